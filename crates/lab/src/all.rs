@@ -14,24 +14,24 @@ use crate::harness::machine::Machine;
 use crate::harness::page::{self, escaped};
 use crate::harness::report::write_json;
 use crate::harness::targets::LEGEND;
-use crate::harness::{PageOptions, Report, Table};
+use crate::harness::{Options, PageOptions, Report, Table};
 use crate::{cache, daemon, dontcache, fuse, gate, idle, interrupt, isolation, namespace, reclaim, shrinker, umount};
 
-type Run = fn(&PageOptions) -> Result<Report>;
+type Run = fn(&Options) -> Result<Report>;
 
 /// In the order of the page: first the purpose of the project, then its costs.
 const EXPERIMENTS: [(&str, Run); 11] = [
-    ("umount", |page| umount::run(&page.options)),
-    ("isolation", |page| isolation::run(&page.options)),
-    ("dontcache", |page| dontcache::run(&dontcache::Arguments::usual(page.clone()))),
-    ("shrinker", |page| shrinker::run(&shrinker::Arguments::usual(page.clone()))),
-    ("namespace", |page| namespace::run(&page.options)),
-    ("daemon", |page| daemon::run(&page.options)),
-    ("cache", |page| cache::run(&page.options)),
-    ("fuse", |page| fuse::run(&page.options)),
-    ("gate", |page| gate::run(&gate::Arguments::usual(page.clone()))),
-    ("reclaim", |page| reclaim::run(&page.options)),
-    ("idle", |page| idle::run(&idle::Arguments::usual(page.clone()))),
+    ("umount", umount::run),
+    ("isolation", isolation::run),
+    ("dontcache", |options| dontcache::run(options, None, &[])),
+    ("shrinker", |options| shrinker::run(options, None)),
+    ("namespace", namespace::run),
+    ("daemon", daemon::run),
+    ("cache", cache::run),
+    ("fuse", fuse::run),
+    ("gate", |options| gate::run(options, None)),
+    ("reclaim", reclaim::run),
+    ("idle", |options| idle::run(options, None)),
 ];
 
 const TITLE: &str = "Slackwater, measured";
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
     println!("The page, after each experiment: {}\n", path.display());
     let mut chapters = EXPERIMENTS.map(|(name, _)| Chapter { name, outcome: Outcome::Ahead });
     for (number, (name, run)) in EXPERIMENTS.into_iter().enumerate() {
-        let outcome = match run(arguments) {
+        let outcome = match run(options) {
             Ok(report) => Outcome::Measured(Box::new(report)),
             Err(error) => {
                 interrupt::check()?;

@@ -126,22 +126,25 @@ fn main() -> ExitCode {
 
 /// Runs an experiment; false if a target is missed or a copy differs.
 fn run(experiment: &Experiment) -> Result<bool> {
-    match experiment {
-        Experiment::Copy(arguments) => copy::run(arguments),
-        Experiment::All(page) => all::run(page),
-        Experiment::Cache(page) => cache::run(&page.options)?.publish_with_page(page),
-        Experiment::Fuse(page) => fuse::run(&page.options)?.publish_with_page(page),
-        Experiment::Gate(arguments) => gate::run(arguments)?.publish_with_page(&arguments.page),
-        Experiment::Idle(arguments) => idle::run(arguments)?.publish_with_page(&arguments.page),
-        Experiment::Umount(page) => umount::run(&page.options)?.publish_with_page(page),
-        Experiment::Isolation(page) => isolation::run(&page.options)?.publish_with_page(page),
-        Experiment::Reclaim(page) => reclaim::run(&page.options)?.publish_with_page(page),
-        Experiment::Dontcache(arguments) => dontcache::run(arguments)?.publish_with_page(&arguments.page),
-        Experiment::Shrinker(arguments) => shrinker::run(arguments)?.publish_with_page(&arguments.page),
-        Experiment::Namespace(page) => namespace::run(&page.options)?.publish_with_page(page),
-        Experiment::Daemon(page) => daemon::run(&page.options)?.publish_with_page(page),
-        Experiment::Client(arguments) => isolation::run_client(arguments),
-        Experiment::IdleVolumes(arguments) => namespace::run_idle_volumes(arguments).map(|()| true),
-        Experiment::BareMounts(arguments) => daemon::run_bare(arguments).map(|()| true),
-    }
+    let (report, page) = match experiment {
+        Experiment::Copy(arguments) => return copy::run(arguments),
+        Experiment::All(page) => return all::run(page),
+        Experiment::Client(arguments) => return isolation::run_client(arguments),
+        Experiment::IdleVolumes(arguments) => return namespace::run_idle_volumes(arguments).map(|()| true),
+        Experiment::BareMounts(arguments) => return daemon::run_bare(arguments).map(|()| true),
+        Experiment::Cache(page) => (cache::run(&page.options), page),
+        Experiment::Fuse(page) => (fuse::run(&page.options), page),
+        Experiment::Umount(page) => (umount::run(&page.options), page),
+        Experiment::Isolation(page) => (isolation::run(&page.options), page),
+        Experiment::Reclaim(page) => (reclaim::run(&page.options), page),
+        Experiment::Namespace(page) => (namespace::run(&page.options), page),
+        Experiment::Daemon(page) => (daemon::run(&page.options), page),
+        Experiment::Gate(gate::Arguments { pause_ms, page }) => (gate::run(&page.options, *pause_ms), page),
+        Experiment::Idle(idle::Arguments { seconds, page }) => (idle::run(&page.options, *seconds), page),
+        Experiment::Dontcache(dontcache::Arguments { scale, job, page }) => {
+            (dontcache::run(&page.options, *scale, job), page)
+        }
+        Experiment::Shrinker(shrinker::Arguments { workers, page }) => (shrinker::run(&page.options, *workers), page),
+    };
+    report?.publish_with_page(page)
 }

@@ -54,10 +54,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     report.finding(Source::Ours, access_finding(&times, &[ENGINE, MEMCPY]));
     let single_rows: Vec<String> = operations().map(|(operation, order)| row(operation, order, Setting::ONE)).collect();
     let title = "Cached access of 4 KiB, ns";
-    report.plot(bars(title, &times, &[MEMCPY, ENGINE, TMPFS, DISK], single_rows));
+    report.plot(Bars::of(title, &times, &[MEMCPY, ENGINE, TMPFS, DISK], single_rows, str::to_owned));
     let flushes = [flush::DIRECT_1, flush::DIRECT_4, flush::ENGINE];
     let rows = flush::rows(options).iter().map(|row| (*row).to_owned());
-    report.plot(bars("Flushing until it is durable, MB/s", &rates, &flushes, rows.clone()));
+    report.plot(Bars::of("Flushing until it is durable, MB/s", &rates, &flushes, rows.clone(), str::to_owned));
     report.table(access_table(&times, options));
     let columns = format!("MB/s | {} | engine by the faster", flushes.join(" | "));
     let mut table = Table::new("Flushing what is cached until it is durable", columns);
@@ -92,14 +92,6 @@ fn access_finding(times: &Series, subjects: &[&'static str]) -> String {
         format!("{row}: {}", ns.join(", "))
     };
     format!("ns per 4 KiB. {}.", operations().map(one).collect::<Vec<_>>().join("; "))
-}
-
-fn bars(title: &str, series: &Series, subjects: &[&'static str], rows: impl IntoIterator<Item = String>) -> Bars {
-    let group = |row: String| {
-        let estimates = subjects.iter().map(|subject| series.estimate(&row, subject)).collect();
-        (row, estimates)
-    };
-    Bars { title: title.to_owned(), subjects: subjects.to_vec(), groups: rows.into_iter().map(group).collect() }
 }
 
 fn access_table(times: &Series, options: &Options) -> Table {

@@ -2,7 +2,7 @@
 
 use super::many::{ALONE, ASKED, Files, LIST, MANY, Records, Usage, WRITES, p50, p99};
 use super::{Cell, Seen, Umounts};
-use crate::harness::{Bound, Curve, Estimate, Plot, Report, Source, Table, figure};
+use crate::harness::{Bound, Curve, Estimate, Report, Source, Table, figure, listing};
 
 /// Most of a small write by that to the only volume of a daemon.
 const BY_SINGLE: f64 = 1.15;
@@ -40,7 +40,12 @@ pub(super) fn report_many(records: &Records, report: &mut Report) {
 /// Puts what was seen of unmounts into `report`.
 pub(super) fn report_umounts(umounts: &Umounts, blocks: u64, report: &mut Report) {
     report.table(umount_table(umounts));
-    [false, true].into_iter().filter_map(|beside_hung| plot(umounts, beside_hung)).for_each(|plot| report.plot(plot));
+    for (beside_hung, title) in [(false, "all sources answer"), (true, "beside a source that hangs")] {
+        let [control, churn] = Cell::of(beside_hung);
+        let ms = |cell| umounts.of(&cell).map_or_else(Vec::new, |seen| seen.umount_ms.all());
+        let curves = [Curve::new("churn", 0, ms(churn)), Curve::dim("control", ms(control))];
+        report.curves(format!("Unmounting an idle volume: {title}"), "milliseconds of an unmount", curves);
+    }
     umount_targets(umounts, report);
     report.finding(Source::Ours, umount_finding(umounts));
     let json = |(cell, seen): (&Cell, &Seen)| {
@@ -76,9 +81,8 @@ fn many_finding(records: &Records) -> Option<String> {
 }
 
 fn umount_finding(umounts: &Umounts) -> Option<String> {
-    let p50 = |cell: Cell| Some(format!("{} {}", cell.name(), figure(umounts.of(&cell)?.umount_ms.quantile(0.5)?)));
-    let all: Vec<String> = Cell::ALL.into_iter().filter_map(p50).collect();
-    (!all.is_empty()).then(|| format!("An idle volume unmounted, p50 in ms: {}.", all.join("; ")))
+    let p50 = |cell: Cell| (cell.name(), umounts.of(&cell).and_then(|seen| seen.umount_ms.quantile(0.5)));
+    listing(Cell::ALL.map(p50), "; ").map(|all| format!("An idle volume unmounted, p50 in ms: {all}."))
 }
 
 fn write_table(records: &Records) -> Table {
@@ -130,14 +134,6 @@ fn umount_table(umounts: &Umounts) -> Table {
         row.text(if cell.is_churn() { seen.programs } else { 0 });
     }
     table
-}
-
-fn plot(umounts: &Umounts, beside_hung: bool) -> Option<Plot> {
-    let [control, churn] = Cell::of(beside_hung).map(|cell| umounts.of(&cell).map(|seen| seen.umount_ms.all()));
-    let curves = vec![Curve::new("churn", 0, churn?), Curve::dim("control", control?)];
-    let beside = if beside_hung { "beside a source that hangs" } else { "all sources answer" };
-    let title = format!("Unmounting an idle volume: {beside}");
-    Some(Plot { title, axis: "milliseconds of an unmount", curves, marks: Vec::new() })
 }
 
 fn many_targets(records: &Records, report: &mut Report) {

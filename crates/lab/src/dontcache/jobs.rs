@@ -5,7 +5,7 @@ use slackwater_backends::Random;
 
 /// A part of the experiment; sem. 12.4.
 #[derive(Copy, Clone, Eq, Ord, PartialEq, PartialOrd, Debug, ValueEnum)]
-pub(super) enum Job {
+pub(crate) enum Job {
     /// One file in order, 16 threads, 1 MiB each
     Sequential,
     /// One file at random, 16 threads, 4 KiB each

@@ -24,7 +24,7 @@ use clap::Args;
 use self::jobs::Job;
 use self::results::Records;
 use self::site::Cell;
-use crate::harness::{PageOptions, Report, rounds};
+use crate::harness::{Options, PageOptions, Report, rounds};
 use crate::scratch::Scratch;
 
 const ABOUT: &str = "Writes that leave nothing in the cache, in the two forms that Linux has had (the writer starts the writeback, or kicks \
@@ -39,31 +39,22 @@ const LEAST_BYTES: u64 = 32 << 20;
 pub(crate) struct Arguments {
     /// Memory of the engine; all amounts are parts of it [default: 256MiB, quick 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = slackwater_size::parse)]
-    scale: Option<u64>,
+    pub(crate) scale: Option<u64>,
 
     /// Run only this job; may be repeated
     #[arg(long, value_enum)]
-    job: Vec<Job>,
+    pub(crate) job: Vec<Job>,
 
     #[command(flatten)]
     pub(crate) page: PageOptions,
 }
 
-impl Arguments {
-    /// The defaults.
-    pub(crate) fn usual(page: PageOptions) -> Self {
-        Self { scale: None, job: Vec::new(), page }
-    }
-}
-
-/// Runs the experiment.
-pub(crate) fn run(arguments: &Arguments) -> Result<Report> {
-    let options = &arguments.page.options;
+/// Runs some jobs, or all of them if there are none in `chosen`.
+pub(crate) fn run(options: &Options, scale: Option<u64>, chosen: &[Job]) -> Result<Report> {
     let (full, quick) = SCALE_BYTES;
-    let scale_bytes = arguments.scale.unwrap_or(options.pick(full, quick)) >> 20 << 20;
+    let scale_bytes = scale.unwrap_or(options.pick(full, quick)) >> 20 << 20;
     ensure!(scale_bytes >= LEAST_BYTES, "--scale must be at least {}", slackwater_size::text(LEAST_BYTES));
-    let jobs: Vec<_> =
-        Job::ALL.into_iter().filter(|job| arguments.job.is_empty() || arguments.job.contains(job)).collect();
+    let jobs: Vec<_> = Job::ALL.into_iter().filter(|job| chosen.is_empty() || chosen.contains(job)).collect();
     let home = Scratch::in_folder(&options.dir)?;
     let mut report = Report::new("dontcache", ABOUT, options);
     let mut records = Records::default();

@@ -8,7 +8,7 @@ use super::jobs::Job;
 use super::running::{Figure, Outcome};
 use super::site::{Cell, Place, Subject};
 use crate::harness::samples::ratio;
-use crate::harness::{Bound, Curve, Estimate, Marks, Plot, Report, Source, Table, figure, median, median_estimate};
+use crate::harness::{Bound, Curve, Estimate, Marks, Plot, Report, Source, Table, listing, median, median_estimate};
 
 /// Least of what buffered writes reach.
 const OF_BUFFERED: f64 = 0.95;
@@ -146,9 +146,8 @@ fn findings(records: &Records, report: &mut Report) {
 
 /// The throughput of four writers, in a sentence.
 fn speeds(subjects: [Subject; 3], mb_per_s: impl Fn(Subject) -> Option<f64>, on: &str) -> Option<String> {
-    let one = |subject: Subject| Some(format!("{} {}", subject.name(), figure(mb_per_s(subject)?)));
-    let all: Vec<String> = subjects.into_iter().filter_map(one).collect();
-    (!all.is_empty()).then(|| format!("Four writers of 1 MiB{on}, MB/s: {}.", all.join("; ")))
+    let all = listing(subjects.map(|subject| (subject.name(), mb_per_s(subject))), "; ");
+    all.map(|all| format!("Four writers of 1 MiB{on}, MB/s: {all}."))
 }
 
 fn table(job: Job, place: Place, scale_bytes: u64, records: &Records) -> Table {

@@ -19,7 +19,7 @@ use self::programs::{BARE, PEERS};
 pub(crate) use self::programs::{BINDFS, DISK, MERGERFS, OURS, RCLONE, Server, lab, on_path, slackwater, tied};
 pub(crate) use self::subject::Subject;
 use crate::harness::samples::ratio;
-use crate::harness::{Bars, Bound, Estimate, Options, Report, Series, Source, Table, figure, rounds};
+use crate::harness::{Bars, Bound, Estimate, Options, Report, Series, Source, Table, listing, rounds};
 use crate::scratch::Scratch;
 
 const ABOUT: &str = "The cost of a mounted directory, beside the disk it is on, a FUSE server that only answers, and file systems of others.";
@@ -57,11 +57,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     report.finding(Source::Kernel, format!("The disk itself, MB/s: {}.", listed(&series, &rates, DISK)));
     report.finding(Source::Ours, format!("MB/s: {}.", listed(&series, &rates, OURS)));
     let rows = [access::WRITE, access::READ, access::READ_AGAIN].concat();
-    report.plot(bars("Throughput, MB/s", &series, &columns, &rows, str::to_owned));
+    report.plot(Bars::of("Throughput, MB/s", &series, &columns, rows, str::to_owned));
     let rows = [access::SEQUENTIAL, access::RANDOM].concat();
-    report.plot(bars("Small writes, p50 in microseconds", &series, &columns, &rows, p50));
+    report.plot(Bars::of("Small writes, p50 in microseconds", &series, &columns, rows, p50));
     let rows = [names::CREATE, names::STAT, names::UNLINK];
-    report.plot(bars("Names, per second", &series, &columns, &rows, str::to_owned));
+    report.plot(Bars::of("Names, per second", &series, &columns, rows, str::to_owned));
     report.table(table(&series, &columns));
     let title = format!("The process of the mount while {} files were copied", footprint.inodes);
     let mut table = Table::new(title, " | ");
@@ -139,17 +139,7 @@ fn all_rows() -> Vec<String> {
 }
 
 fn listed(series: &Series, rows: &[&str], subject: &'static str) -> String {
-    let one = |row: &&str| Some(format!("{row} {}", figure(series.median(row, subject)?)));
-    rows.iter().filter_map(one).collect::<Vec<_>>().join("; ")
-}
-
-/// `named` turns the label of a group into the name of its row.
-fn bars(title: &str, series: &Series, columns: &[&'static str], rows: &[&str], named: fn(&str) -> String) -> Bars {
-    let of_row = |row: &&str| {
-        let figures = columns.iter().map(|column| series.estimate(&named(row), column)).collect();
-        ((*row).to_owned(), figures)
-    };
-    Bars { title: title.to_owned(), subjects: columns.to_vec(), groups: rows.iter().map(of_row).collect() }
+    listing(rows.iter().map(|row| (*row, series.median(row, subject))), "; ").unwrap_or_default()
 }
 
 fn table(series: &Series, columns: &[&'static str]) -> Table {

@@ -14,7 +14,7 @@ use clap::Args;
 use self::streams::{Latencies, Seen, Tenants};
 use crate::harness::samples::of_histogram;
 use crate::harness::{
-    Bound, Curve, Estimate, PageOptions, Plot, Report, Samples, Source, Table, figure, mb_per_s, rounds,
+    Bound, Curve, Estimate, Options, PageOptions, Report, Samples, Source, Table, figure, mb_per_s, rounds,
 };
 use crate::scratch::Scratch;
 
@@ -31,19 +31,12 @@ const WARM_UP: Duration = Duration::from_millis(700);
 
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
-    /// Pause between two syncs
-    #[arg(long, value_name = "MS", default_value_t = PAUSE_MS)]
-    pause_ms: u64,
+    /// Pause between two syncs [default: 5]
+    #[arg(long, value_name = "MS")]
+    pub(crate) pause_ms: Option<u64>,
 
     #[command(flatten)]
     pub(crate) page: PageOptions,
-}
-
-impl Arguments {
-    /// The defaults.
-    pub(crate) fn usual(page: PageOptions) -> Self {
-        Self { pause_ms: PAUSE_MS, page }
-    }
 }
 
 /// All rounds of one engine. Each has its figures, and `all` the latencies of all rounds.
@@ -91,10 +84,10 @@ impl Side {
     }
 }
 
-/// Runs the experiment.
-pub(crate) fn run(arguments: &Arguments) -> Result<Report> {
-    let options = &arguments.page.options;
-    let (time, pause) = (Duration::from_millis(options.pick(4000, 1500)), Duration::from_millis(arguments.pause_ms));
+/// Runs the experiment; `None` is the default.
+pub(crate) fn run(options: &Options, pause_ms: Option<u64>) -> Result<Report> {
+    let pause = Duration::from_millis(pause_ms.unwrap_or(PAUSE_MS));
+    let time = Duration::from_millis(options.pick(4000, 1500));
     let home = Scratch::in_folder(&options.dir)?;
     let mut tenants = [Tenants::new(home.path(), true)?, Tenants::new(home.path(), false)?];
     let mut report = Report::new("gate", ABOUT, options);
@@ -108,9 +101,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Report> {
     let text = format!("Write and fsync of 64 KiB in ms: {}; {}.", gated.sentence(), ungated.sentence());
     report.finding(Source::Ours, text);
     let curve = |(color, side): (usize, &Side)| Curve::new(side.name, color, of_histogram(&side.all.whole, 1e6));
-    let curves = [ungated, gated].into_iter().enumerate().map(curve).collect();
-    let title = "Write of 64 KiB and fsync, beside four streams".to_owned();
-    report.plot(Plot { title, axis: "milliseconds", curves, marks: Vec::new() });
+    let title = "Write of 64 KiB and fsync, beside four streams";
+    report.curves(title, "milliseconds", [ungated, gated].into_iter().enumerate().map(curve));
 
     let columns = " | syncs | p50 ms | p99 ms | max ms | write p99 ms | streams MB/s";
     let mut table = Table::new("Write of 64 KiB and fsync, beside four overwriting streams; all rounds", columns);

@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use super::page::escaped;
 use super::plot::{Draw, color_name};
 use super::quantity::figure;
+use super::samples::Series;
 use super::statistics::Estimate;
 
 const WIDTH: f64 = 600.0;
@@ -24,6 +25,24 @@ pub(crate) struct Bars {
     pub(crate) subjects: Vec<&'static str>,
     /// A name of thirty letters at most, and the figure of each subject that has one.
     pub(crate) groups: Vec<(String, Vec<Option<Estimate>>)>,
+}
+
+impl Bars {
+    /// Bars of medians: a group for each row and a bar for each subject. `named` turns the label of a group into its row.
+    pub(crate) fn of(
+        title: &str,
+        series: &Series,
+        subjects: &[&'static str],
+        rows: impl IntoIterator<Item = impl Into<String>>,
+        named: fn(&str) -> String,
+    ) -> Self {
+        let group = |label: String| {
+            let row = named(&label);
+            (label, subjects.iter().map(|subject| series.estimate(&row, subject)).collect())
+        };
+        let groups = rows.into_iter().map(|label| group(label.into())).collect();
+        Self { title: title.to_owned(), subjects: subjects.to_vec(), groups }
+    }
 }
 
 impl Draw for Bars {

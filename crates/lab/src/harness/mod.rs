@@ -34,7 +34,7 @@ pub(crate) use self::axis::axis;
 pub(crate) use self::bars::Bars;
 pub(crate) use self::options::{Options, PageOptions};
 pub(crate) use self::plot::{Curve, Marks, Plot};
-pub(crate) use self::quantity::{figure, mb_per_s};
+pub(crate) use self::quantity::{figure, listing, mb_per_s};
 pub(crate) use self::report::{Report, Source};
 pub(crate) use self::samples::{Cells, Samples, Series, time_us};
 pub(crate) use self::statistics::{Estimate, median, median_estimate, quantile, ratios};

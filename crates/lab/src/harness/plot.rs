@@ -90,6 +90,10 @@ impl Curve {
         Self { name, color: DIM, samples: thinned(samples) }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
     /// Value and share, smallest first.
     fn steps(&self) -> Vec<(f64, f64)> {
         let count = self.samples.len() as f64;

@@ -17,6 +17,13 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
+/// `one 1.00, other 2.00`: the names that have a figure, each with it. `None` if none has one.
+pub(crate) fn listing(of: impl IntoIterator<Item = (impl AsRef<str>, Option<f64>)>, separator: &str) -> Option<String> {
+    let one = |(name, value): (_, Option<f64>)| Some(format!("{} {}", AsRef::<str>::as_ref(&name), figure(value?)));
+    let all: Vec<String> = of.into_iter().filter_map(one).collect();
+    (!all.is_empty()).then(|| all.join(separator))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -27,5 +34,8 @@ mod tests {
             [1234.5, 99.96, 12.34, 1.0, 0.1234, 0.0123, 0.0].map(figure),
             ["1234", "100", "12.3", "1.00", "0.12", "0.012", "0.00"]
         );
+        let named = [("a", Some(1.0)), ("b", None), ("c", Some(2.0))];
+        assert_eq!(listing(named, ", ").as_deref(), Some("a 1.00, c 2.00"));
+        assert_eq!(listing([("b", None)], ", "), None);
     }
 }

@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 use super::machine::Machine;
 use super::options::{Options, PageOptions};
 use super::page::{self, escaped};
-use super::plot::Draw;
+use super::plot::{Curve, Draw, Plot};
 use super::statistics::Estimate;
 use super::table::{Table, wrapped};
 use super::targets::{self, Bound, LEGEND, Target};
+use crate::interrupt;
 
 /// Letters in a line of notes.
 const WIDTH: usize = 110;
@@ -101,6 +102,31 @@ impl Report {
     /// A diagram for the page.
     pub(crate) fn plot(&mut self, plot: impl Draw + 'static) {
         self.plots.push(Box::new(plot));
+    }
+
+    /// A diagram of distributions; those without samples are left out.
+    pub(crate) fn curves(
+        &mut self,
+        title: impl Into<String>,
+        axis: &'static str,
+        curves: impl IntoIterator<Item = Curve>,
+    ) {
+        let curves: Vec<Curve> = curves.into_iter().filter(|curve| !curve.is_empty()).collect();
+        if !curves.is_empty() {
+            self.plot(Plot { title: title.into(), axis, curves, marks: Vec::new() });
+        }
+    }
+
+    /// `subject`, or a note why it cannot be measured here. Interrupts are still errors.
+    pub(crate) fn optional<T>(&mut self, what: &str, subject: Result<T>) -> Result<Option<T>> {
+        match subject {
+            Ok(subject) => Ok(Some(subject)),
+            Err(error) => {
+                interrupt::check()?;
+                self.note(format!("No rows for {what}: {error:#}."));
+                Ok(None)
+            }
+        }
     }
 
     pub(crate) fn targets_met(&self) -> usize {
@@ -222,7 +248,6 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plot::{Curve, Plot};
     use super::*;
 
     #[test]
@@ -234,8 +259,8 @@ mod tests {
         table.row("cell");
         report.table(table);
         report.note("a note");
-        let curves = vec![Curve::new("one", 0, vec![1.0, 2.0])];
-        report.plot(Plot { title: "plotted".to_owned(), axis: "ms", curves, marks: Vec::new() });
+        report.curves("plotted", "ms", [Curve::new("one", 0, vec![1.0, 2.0]), Curve::dim("none", Vec::new())]);
+        report.curves("not plotted", "ms", [Curve::dim("none", Vec::new())]);
         report.target("a target", Bound::AtMost(1.0), Estimate::exactly(2.0));
         report.target("not measured", Bound::AtMost(1.0), None);
         report.assert_page_has(&[

@@ -61,6 +61,12 @@ impl Samples {
         shares.map(|share| (!all.is_empty()).then(|| quantile(&all, share)))
     }
 
+    /// The count and a few quantiles.
+    pub(crate) fn json(&self) -> Value {
+        let [p50, p99, max] = self.quantiles([0.5, 0.99, 1.0]);
+        json!({ "count": self.count(), "p50": p50, "p99": p99, "max": max })
+    }
+
     /// The median of the rounds' ratios of this to `bottom`. For cells with one sample per round.
     pub(crate) fn by(&self, bottom: &Self) -> Option<Estimate> {
         ratio(&self.all(), &bottom.all())

@@ -14,7 +14,7 @@ use slackwater::{Engine, File, SuperBlock, Tunables, UmountOptions};
 
 use self::flushers::Activity;
 use crate::harness::statistics::mean_estimate;
-use crate::harness::{Bars, Bound, Estimate, PageOptions, Report, Source, Table, figure, rounds};
+use crate::harness::{Bars, Bound, Estimate, Options, PageOptions, Report, Source, Table, figure, rounds};
 use crate::{interrupt, rig};
 
 const ABOUT: &str = "The cost of an engine with ten thousand clean inodes while there is nothing to do: wake-ups and CPU time of its \
@@ -37,23 +37,15 @@ const SETTLING: Duration = Duration::from_secs(6);
 pub(crate) struct Arguments {
     /// Seconds to leave the engine alone [default: 60, quick 15]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
-    seconds: Option<u16>,
+    pub(crate) seconds: Option<u16>,
 
     #[command(flatten)]
     pub(crate) page: PageOptions,
 }
 
-impl Arguments {
-    /// The defaults.
-    pub(crate) fn usual(page: PageOptions) -> Self {
-        Self { seconds: None, page }
-    }
-}
-
-/// Runs the experiment.
-pub(crate) fn run(arguments: &Arguments) -> Result<Report> {
-    let options = &arguments.page.options;
-    let seconds = arguments.seconds.unwrap_or(options.pick(60, 15));
+/// Runs the experiment; `None` is the default.
+pub(crate) fn run(options: &Options, seconds: Option<u16>) -> Result<Report> {
+    let seconds = seconds.unwrap_or(options.pick(60, 15));
     let mut report = Report::with("idle", ABOUT, None, options.seed, Some(options.rounds()));
     let engine = rig::engine(ARENA_BYTES, Tunables::default())?;
     let volumes = (0..VOLUMES).map(|number| read_volume(&engine, number)).collect::<Result<Vec<_>>>()?;

@@ -9,7 +9,7 @@ use super::victims::Cell;
 use crate::fuse::OURS;
 use crate::harness::samples::ratio;
 use crate::harness::{
-    Bound, Curve, Estimate, Plot, Report, Samples, Source, Table, figure, median, median_estimate, quantile,
+    Bound, Curve, Estimate, Report, Samples, Source, Table, figure, median, median_estimate, quantile,
 };
 
 /// Most of the p99 of fsync beside a hog by that without.
@@ -44,9 +44,12 @@ pub(super) fn report(cells: &[Cell], hogs: &Hogs, held: &[Held], report: &mut Re
     }
     report.table(table);
     let kinds = [None, Some(Role::Overwrite), Some(Role::Extend), Some(Role::Truncate)];
-    let measured = |hog: &Option<Role>| cells.iter().any(|cell| cell.hog == *hog);
     for (what, latencies) in VICTIMS {
-        kinds.into_iter().filter(measured).for_each(|hog| report.plot(plot(cells, hog, what, latencies)));
+        for hog in kinds {
+            let of_kind = cells.iter().filter(|cell| cell.hog == hog).enumerate();
+            let curves = of_kind.map(|(number, cell)| Curve::new(cell.system, number, latencies(cell).all()));
+            report.curves(format!("{what}: {}", beside(hog)), "milliseconds", curves);
+        }
     }
     report.figure("victims", cells.iter().map(cell_json).collect::<Vec<_>>());
     report.figure("hogs", json!({ "cached_mb_per_s": hogs.cached, "direct_mb_per_s": hogs.direct }));
@@ -100,12 +103,6 @@ fn victim_table(cells: &[Cell], what: &str, latencies: Which) -> Table {
         row.figure(cell.mb_per_s.median());
     }
     table
-}
-
-fn plot(cells: &[Cell], hog: Option<Role>, what: &str, latencies: Which) -> Plot {
-    let of_kind = cells.iter().filter(|cell| cell.hog == hog).enumerate();
-    let curves = of_kind.map(|(number, cell)| Curve::new(cell.system, number, latencies(cell).all())).collect();
-    Plot { title: format!("{what}: {}", beside(hog)), axis: "milliseconds", curves, marks: Vec::new() }
 }
 
 fn cell_json(cell: &Cell) -> serde_json::Value {

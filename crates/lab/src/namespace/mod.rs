@@ -23,7 +23,6 @@ use self::lookups::histogram;
 pub(crate) use self::memory::{IdleVolumesArguments, run_idle_volumes};
 use self::testbed::{Cycle, STANDING, Testbed};
 use crate::harness::{Cells, Options, Report, Samples, Series, quantile, rounds};
-use crate::interrupt;
 use crate::scratch::Scratch;
 
 const ABOUT: &str = "Thousands of volumes in memory mounted and unmounted by path in one engine, one by one and in one call, while threads look \
@@ -139,14 +138,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let amounts = Amounts::of(options);
     let home = Scratch::in_folder(&options.dir)?;
     let mut report = Report::new("namespace", ABOUT, options);
-    let kernel = match Kernel::new(&home, amounts.volumes) {
-        Ok(kernel) => Some(kernel),
-        Err(error) => {
-            interrupt::check()?;
-            report.note(format!("No rows for the kernel's tmpfs: {error:#}."));
-            None
-        }
-    };
+    let kernel = report.optional("the kernel's tmpfs", Kernel::new(&home, amounts.volumes))?;
     let testbeds = testbeds(amounts)?;
     let mut records = Records::default();
     rounds::run("namespace", options.rounds(), &turns(&testbeds, kernel.as_ref()), |_, turn| {

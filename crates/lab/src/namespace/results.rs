@@ -6,7 +6,7 @@ use serde_json::json;
 use super::axes::{INJECTED, LOOKERS, Setting, Subject, Way};
 use super::{Records, STANDING, Seen};
 use crate::harness::samples::{of_histogram, ratio};
-use crate::harness::{Bound, Curve, Estimate, Plot, Report, Samples, Series, Source, Table, figure};
+use crate::harness::{Bound, Curve, Estimate, Report, Samples, Series, Source, Table, figure};
 
 /// Least of the kernel's time for a mount or an unmount by ours.
 const BY_KERNEL: f64 = 3.0;
@@ -36,7 +36,7 @@ pub(super) fn report(records: &Records, report: &mut Report) {
     }
     report.table(memory);
     report.table(published_table());
-    plots(records).into_iter().for_each(|plot| report.plot(plot));
+    plots(records, report);
     targets(records, report);
     findings(records, report);
     report.figure("namespace", records_json(records));
@@ -151,28 +151,22 @@ fn published_table() -> Table {
     table
 }
 
-fn plots(records: &Records) -> Vec<Plot> {
+fn plots(records: &Records, report: &mut Report) {
     type Which = fn(&Seen) -> Vec<f64>;
-    let plot = |title: String, axis, lookers, which: Which| {
+    let mut plot = |title: String, axis, lookers, which: Which| {
         let curve = |(color, subject): (usize, Subject)| {
-            let samples = which(records.seen.of(&Setting { subject, way: Way::OneByOne, lookers })?);
-            (!samples.is_empty()).then(|| Curve::new(subject.name(), color, samples))
+            let seen = records.seen.of(&Setting { subject, way: Way::OneByOne, lookers })?;
+            Some(Curve::new(subject.name(), color, which(seen)))
         };
-        let curves: Vec<_> = Subject::ALL.into_iter().enumerate().filter_map(curve).collect();
-        (!curves.is_empty()).then(|| Plot { title, axis, curves, marks: Vec::new() })
+        report.curves(title, axis, Subject::ALL.into_iter().enumerate().filter_map(curve));
     };
-    let of_lookers = |lookers| {
+    for lookers in LOOKERS {
         let beside = Setting { subject: Subject::Kernel, way: Way::OneByOne, lookers }.beside();
-        let mount: Which = |seen| seen.mount.all();
-        let umount: Which = |seen| seen.umount.all();
-        [
-            plot(format!("Mount: {beside}"), "microseconds of a mount", lookers, mount),
-            plot(format!("Unmount: {beside}"), "microseconds of an unmount", lookers, umount),
-        ]
-    };
+        plot(format!("Mount: {beside}"), "microseconds of a mount", lookers, |seen| seen.mount.all());
+        plot(format!("Unmount: {beside}"), "microseconds of an unmount", lookers, |seen| seen.umount.all());
+    }
     let lookups: Which = |seen| of_histogram(&seen.beside_umounts.0, 1e3);
-    let last = plot("Lookups by 2 threads beside unmounts".to_owned(), "microseconds of a lookup", 2, lookups);
-    LOOKERS.into_iter().flat_map(of_lookers).chain([last]).flatten().collect()
+    plot("Lookups by 2 threads beside unmounts".to_owned(), "microseconds of a lookup", 2, lookups);
 }
 
 fn targets(records: &Records, report: &mut Report) {
@@ -204,10 +198,6 @@ fn targets(records: &Records, report: &mut Report) {
 }
 
 fn records_json(records: &Records) -> serde_json::Value {
-    let quantiles = |samples: &Samples| {
-        let [p50, p99, max] = samples.quantiles([0.5, 0.99, 1.0]);
-        json!({ "count": samples.count(), "p50": p50, "p99": p99, "max": max })
-    };
     let lookups = |ns: &Histogram<u64>| {
         let of = |share| ns.value_at_quantile(share);
         json!({ "count": ns.len(), "p50": of(0.5), "p999": of(0.999), "max": ns.max() })
@@ -215,7 +205,7 @@ fn records_json(records: &Records) -> serde_json::Value {
     let one = |(setting, seen): (&Setting, &Seen)| {
         json!({
             "who": setting.who(), "lookers": setting.lookers, "volumes": seen.volumes,
-            "mount_us": quantiles(&seen.mount), "umount_us": quantiles(&seen.umount),
+            "mount_us": seen.mount.json(), "umount_us": seen.umount.json(),
             "lookup_ns_beside_mounts": lookups(&seen.beside_mounts.0),
             "lookup_ns_beside_umounts": lookups(&seen.beside_umounts.0),
             "grace_periods": seen.grace_periods.all(),

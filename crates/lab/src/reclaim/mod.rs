@@ -66,9 +66,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     })?;
 
     let subjects = [ENGINE].into_iter().chain(NAMES);
-    let group = |kind: &Kind| (kind.name(), subjects.clone().map(|name| hits.estimate(&kind.name(), name)).collect());
-    let groups = Kind::ALL.iter().map(group).collect();
-    report.plot(Bars { title: "Hits, %".to_owned(), subjects: subjects.clone().collect(), groups });
+    let all: Vec<&'static str> = subjects.clone().collect();
+    report.plot(Bars::of("Hits, %", &hits, &all, Kind::ALL.map(Kind::name), str::to_owned));
     let mut table = Table::new(
         "Hits per read of single pages, %, medians of the rounds",
         format!("| {ENGINE} | {}", NAMES.join(" | ")),

@@ -22,7 +22,6 @@ use self::cycle::Times;
 use self::kernel::Kernel;
 use self::testbed::Testbed;
 use crate::harness::{Cells, Options, PageOptions, Report, Samples, Series, axis, quantile, rounds};
-use crate::interrupt;
 use crate::scratch::Scratch;
 
 const ABOUT: &str = "The cost of a registry of shrinkers for threads that mount and unmount: each mount registers one, while another thread \
@@ -36,19 +35,12 @@ const QUIET_TURNS: usize = 3;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
-    /// Workers at once, in addition to the rows with one worker
-    #[arg(long, value_name = "N", default_value_t = WORKERS, value_parser = clap::value_parser!(u16).range(1..=WORKERS_MAX))]
-    workers: u16,
+    /// Workers at once, in addition to the rows with one worker [default: 9]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=WORKERS_MAX))]
+    pub(crate) workers: Option<u16>,
 
     #[command(flatten)]
     pub(crate) page: PageOptions,
-}
-
-impl Arguments {
-    /// The defaults.
-    pub(crate) fn usual(page: PageOptions) -> Self {
-        Self { workers: WORKERS, page }
-    }
 }
 
 axis! {
@@ -146,20 +138,12 @@ impl Records {
     }
 }
 
-/// Runs the experiment.
-pub(crate) fn run(arguments: &Arguments) -> Result<Report> {
-    let options = &arguments.page.options;
-    let most = usize::from(arguments.workers);
+/// Runs the experiment; `None` is the default.
+pub(crate) fn run(options: &Options, workers: Option<u16>) -> Result<Report> {
+    let most = usize::from(workers.unwrap_or(WORKERS));
     let home = Scratch::in_folder(&options.dir)?;
     let mut report = Report::new("shrinker", ABOUT, options);
-    let kernel = match Kernel::new(&home, most) {
-        Ok(kernel) => Some(kernel),
-        Err(error) => {
-            interrupt::check()?;
-            report.note(format!("No rows for the kernel's ramfs: {error:#}."));
-            None
-        }
-    };
+    let kernel = report.optional("the kernel's ramfs", Kernel::new(&home, most))?;
     let settings = Setting::all(most);
     let testbeds = testbeds()?;
     let mut turns: Vec<(Option<&Testbed>, Setting)> = Vec::new();

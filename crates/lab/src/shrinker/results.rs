@@ -1,7 +1,7 @@
 //! Tables, plots and targets from the records.
 
 use super::{Load, Records, Setting, Subject};
-use crate::harness::{Bound, Curve, Plot, Report, Samples, Source, Table, figure};
+use crate::harness::{Bound, Curve, Report, Source, Table, listing};
 
 /// Least cycles with the default registry by those with the first one.
 const KEEPS_UP: f64 = 0.95;
@@ -31,7 +31,13 @@ pub(super) fn report(records: &Records, settings: &[Setting], report: &mut Repor
         published.row(registry).figures([one, other]);
     }
     report.table(published);
-    settings.iter().filter_map(|setting| plot(records, *setting)).for_each(|plot| report.plot(plot));
+    for setting in settings {
+        let curve = |(number, subject): (usize, Subject)| {
+            Some(Curve::new(subject.name(), number, records.seen.of(&(*setting, subject))?.register.all()))
+        };
+        let curves = Subject::ENGINES.into_iter().enumerate().filter_map(curve);
+        report.curves(format!("Registration: {}", setting.name()), "microseconds of a registration", curves);
+    }
     targets(records, report);
     findings(records, report);
     report.figure("shrinker", json(records));
@@ -49,17 +55,12 @@ pub(super) fn report(records: &Records, settings: &[Setting], report: &mut Repor
 }
 
 fn findings(records: &Records, report: &mut Report) {
-    let one = |(registry, cycles, _): &(&str, Option<f64>, _)| Some(format!("{registry} {}", figure((*cycles)?)));
-    let published: Vec<String> = PUBLISHED.iter().filter_map(one).collect();
-    let text = format!("Nine stressors with a ramfs on 24 CPUs, cycles per s: {}.", published.join(", "));
+    let published = listing(PUBLISHED.map(|(registry, cycles, _)| (registry, cycles)), ", ");
+    let text = published.map(|all| format!("Nine stressors with a ramfs on 24 CPUs, cycles per s: {all}."));
     report.finding(Source::Published, text);
     let cycles = |load, subjects: &[Subject]| {
         let row = Setting { workers: 1, load }.name();
-        let one = |subject: &Subject| {
-            Some(format!("{} {}", subject.name(), figure(records.per_s.median(&row, subject.name())?)))
-        };
-        let all: Vec<String> = subjects.iter().filter_map(one).collect();
-        (!all.is_empty()).then(|| all.join("; "))
+        listing(subjects.iter().map(|subject| (subject.name(), records.per_s.median(&row, subject.name()))), "; ")
     };
     let kernel = cycles(Load::Quiet, &[Subject::Kernel]);
     report.finding(Source::Kernel, kernel.map(|kernel| format!("One worker with a ramfs, cycles per s: {kernel}.")));
@@ -106,16 +107,6 @@ fn registration_table(records: &Records, settings: &[Setting]) -> Table {
     table
 }
 
-fn plot(records: &Records, setting: Setting) -> Option<Plot> {
-    let curve = |(number, subject): (usize, Subject)| {
-        let samples = records.seen.of(&(setting, subject))?.register.all();
-        (!samples.is_empty()).then(|| Curve::new(subject.name(), number, samples))
-    };
-    let curves: Vec<_> = Subject::ENGINES.into_iter().enumerate().filter_map(curve).collect();
-    let title = format!("Registration: {}", setting.name());
-    (!curves.is_empty()).then(|| Plot { title, axis: "microseconds of a registration", curves, marks: Vec::new() })
-}
-
 fn targets(records: &Records, report: &mut Report) {
     let [quiet, slow] = Load::ALL.map(|load| Setting { workers: 1, load }.name());
     for (title, bottom, bound) in [
@@ -130,15 +121,11 @@ fn targets(records: &Records, report: &mut Report) {
 }
 
 fn json(records: &Records) -> serde_json::Value {
-    let quantiles = |samples: &Samples| {
-        let [p50, p99, max] = samples.quantiles(QUANTILES);
-        serde_json::json!({ "count": samples.count(), "p50": p50, "p99": p99, "max": max })
-    };
     let one = |((setting, subject), seen): (&(Setting, Subject), &super::Seen)| {
         serde_json::json!({
             "workers": setting.workers, "load": setting.load.name(), "subject": subject.name(),
-            "mount_us": quantiles(&seen.mount), "umount_us": quantiles(&seen.umount),
-            "register_us": quantiles(&seen.register), "unregister_us": quantiles(&seen.unregister),
+            "mount_us": seen.mount.json(), "umount_us": seen.umount.json(),
+            "register_us": seen.register.json(), "unregister_us": seen.unregister.json(),
         })
     };
     serde_json::json!({

@@ -90,16 +90,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     }
     drop(testbeds);
     results::notes(amounts.blocks, &mut report);
-    match kernel::measure(options, amounts.blocks, home.path()) {
-        Ok(kernel) => {
-            report.table(results::kernel_table(&kernel));
-            report.finding(Source::Kernel, results::kernel_finding(&kernel));
-            report.figure("kernel", kernel.json());
-        }
-        Err(error) => {
-            interrupt::check()?;
-            report.note(format!("No row for the kernel's own umount(2): {error:#}."));
-        }
+    let kernel = kernel::measure(options, amounts.blocks, home.path());
+    if let Some(kernel) = report.optional("the kernel's own umount(2)", kernel)? {
+        report.table(results::kernel_table(&kernel));
+        report.finding(Source::Kernel, results::kernel_finding(&kernel));
+        report.figure("kernel", kernel.json());
     }
     Ok(report)
 }

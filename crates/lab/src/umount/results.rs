@@ -7,7 +7,7 @@ use super::axes::{Cell, FORMS, Injected, Load, Place, Scenario, Setting, name};
 use super::kernel::Kernel;
 use super::target::Costs;
 use super::{Records, published};
-use crate::harness::{Bound, Curve, Estimate, Marks, Plot, Report, Source, Table, figure};
+use crate::harness::{Bound, Curve, Estimate, Marks, Plot, Report, Source, Table, listing};
 
 /// Most by the control.
 const QUIET_P50: f64 = 1.2;
@@ -80,8 +80,7 @@ fn p50(records: &Records, cell: Cell) -> Option<f64> {
 
 /// The forms with their figures.
 fn listed(ms: impl Fn(UmountForm) -> Option<f64>) -> String {
-    let of = |form| Some(format!("{} {}", name(form), figure(ms(form)?)));
-    FORMS.into_iter().filter_map(of).collect::<Vec<_>>().join(", ")
+    listing(FORMS.map(|form| (name(form), ms(form))), ", ").unwrap_or_default()
 }
 
 fn published_finding() -> String {
@@ -106,9 +105,8 @@ fn our_finding(records: &Records) -> String {
 
 /// The kernel's own figures in a sentence.
 pub(super) fn kernel_finding(kernel: &Kernel) -> String {
-    let p50 =
-        |load: Load| format!("{} {}", load.name(), kernel.ms(load).quantile(0.5).map_or_else(String::new, figure));
-    format!("umount(2) of an idle ext4, p50 in ms: {} ({}).", Load::ALL.map(p50).join(", "), kernel.about)
+    let p50 = listing(Load::ALL.map(|load| (load.name(), kernel.ms(load).quantile(0.5))), ", ").unwrap_or_default();
+    format!("umount(2) of an idle ext4, p50 in ms: {p50} ({}).", kernel.about)
 }
 
 fn scenario_table(records: &Records, scenario: Scenario) -> Table {
