@@ -30,15 +30,15 @@ const TMPFS: &str = "tmpfs";
 /// The file system of `--dir`; the facts of the machine name it.
 const DISK: &str = "disk";
 
-/// Most of an operation by `memcpy`.
+/// Upper bound: time of an operation, divided by that of `memcpy`.
 const BY_MEMCPY: f64 = 1.6;
-/// Least of the kernel's operation by the engine's.
+/// Lower bound: the kernel's time, divided by the engine's.
 const BY_KERNEL: f64 = 2.0;
-/// Most of a tenant's write by one without tenants.
+/// Upper bound: time of a tenant's write, divided by that without tenants.
 const BY_ENGINE: f64 = 1.1;
-/// Least of the speed-up by a second thread, by that of `memcpy`.
+/// Lower bound: speed-up by a second thread, divided by that of `memcpy`.
 const BY_SCALING: f64 = 0.9;
-/// Least of a flush by the plain loop of direct writes.
+/// Lower bound: throughput of a flush, divided by that of the plain loop of direct writes.
 const BY_DIRECT: f64 = 0.9;
 
 /// Runs the experiment.

@@ -16,7 +16,7 @@ use crate::scratch::Scratch;
 
 /// Volumes beside the one that is measured.
 const HUNG: usize = 9;
-/// Most of a p99 by that of the volume that is alone.
+/// Upper bound: p99 beside hung neighbours, divided by that of the volume that is alone.
 const BY_ALONE: f64 = 1.2;
 const CONFIG: &str = "cache = \"256MiB\"\n";
 /// The size of the file that is overwritten.

@@ -4,10 +4,10 @@ use super::many::{ALONE, ASKED, Files, LIST, MANY, Records, Usage, WRITES, p50, 
 use super::{Cell, Seen, Umounts};
 use crate::harness::{Bound, Curve, Estimate, Report, Source, Table, figure, listing};
 
-/// Most of a small write by that to the only volume of a daemon.
+/// Upper bound: time of a small write, divided by that to the only volume of a daemon.
 const BY_SINGLE: f64 = 1.15;
 const LIST_MS: f64 = 50.0;
-/// Most of an unmount under churn by the control.
+/// Upper bounds: quantiles of unmounts under churn, divided by those under the control.
 const P50: f64 = 1.2;
 const P95: f64 = 1.5;
 

@@ -9,7 +9,7 @@
 //! waits only where its form makes it wait.
 //!
 //! The 32 files are also written at a *pace* that the disk keeps up with, as it did where the figures were published.
-//! Writers that are faster than the disk leave dirty what the throttle allows, whichever way they write.
+//! Kicking and buffered writers that are faster than the disk leave dirty what the throttle allows.
 
 mod engine;
 mod jobs;

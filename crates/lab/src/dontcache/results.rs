@@ -10,19 +10,19 @@ use super::site::{Cell, Place, Subject};
 use crate::harness::samples::ratio;
 use crate::harness::{Bound, Curve, Estimate, Marks, Plot, Report, Source, Table, listing, median, median_estimate};
 
-/// Least of what buffered writes reach.
+/// Lower bound: throughput, divided by that of buffered writes.
 const OF_BUFFERED: f64 = 0.95;
-/// Most of the kernel's tail.
+/// Upper bound: tail latency, divided by the kernel's.
 const OF_KERNEL: f64 = 1.0;
-/// Least by which the inline form's tail is longer.
+/// Lower bound: tail latency of the inline form, divided by that of kicks.
 const TAIL: f64 = 10.0;
-/// Most of the peak of dirty data that buffered writes leave.
+/// Upper bound: peak of dirty data, divided by that of buffered writes.
 const PEAK: f64 = 0.25;
-/// Most growth of the cache in MB.
+/// Upper bound: growth of the cache.
 const GROWTH_MB: f64 = 16.8;
-/// Least of the slower of two competing writers by the faster.
+/// Lower bound: throughput of the slower of two competing writers, divided by that of the faster.
 const FAIR: f64 = 0.9;
-/// Least writes that share a pass.
+/// Lower bound: writes that share a pass of the flusher.
 const KICKS: f64 = 24.0;
 
 /// The outcome of each round; none if the file system does not support the subject.
@@ -121,9 +121,10 @@ pub(super) fn report(jobs: &[Job], scale_bytes: u64, records: &Records, report: 
          kernel before (inline) and after (kick) its change, with 251 GiB of memory on NVMe; buffered: measured beside it.",
     );
     report.note(
-        "32 files: unpaced writers are faster than the disk, so each way of writing leaves dirty as much as the throttle allows, and \
-         the peaks differ little. Paced to 1 GB/s the disk keeps up, as it did where the figures were published; only then does the \
-         peak show what a form leaves. The target is for the paced row.",
+        "32 files: unpaced, kicking and buffered writers are faster than the disk and leave dirty as much as the throttle allows, so \
+         their peaks differ little. An inline writer starts the writeback of each write itself and leaves little dirty at any pace. \
+         Paced to 1 GB/s the disk keeps up, as it did where the figures were published; only then does the peak show what kicking \
+         leaves dirty. The target is for the paced row.",
     );
     if records
         .latencies_us(Cell { job: Job::FourWriters, place: Place::Disk, subject: Subject::KernelDontcache })

@@ -27,13 +27,13 @@ const ABOUT: &str = "The cost of a mounted directory, beside the disk it is on, 
 /// Holds all files of the comparison.
 const CACHE_BYTES: u64 = 1 << 30;
 
-/// Most of a small write's time by the bare server's.
+/// Upper bound: time of a small write, divided by that of the bare server.
 const BY_BARE: f64 = 1.1;
-/// Least of the bare server's throughput.
+/// Lower bound: throughput, divided by that of the bare server.
 const OF_BARE: f64 = 0.8;
-/// Least by the throughput of mergerfs.
+/// Lower bound: throughput, divided by that of mergerfs.
 const BY_MERGERFS: f64 = 2.5;
-/// Least of a ratio that counts as equally fast: an interval of equal rates reaches down to this.
+/// Lower bound: a rate divided by that of the fastest peer. Below 1, because the interval of two equal rates reaches down to this.
 const AS_FAST: f64 = 0.95;
 const MIB_MAX: f64 = 64.0;
 const DESCRIPTORS_MAX: f64 = 4096.0;

@@ -21,9 +21,9 @@ use crate::scratch::Scratch;
 const ABOUT: &str = "How long an fsync takes beside four tenants that overwrite their files on the same disk: with the gate that holds back \
      their writeback while a sync is in flight, and without.";
 
-/// Most of the p99 without the gate that is left with it.
+/// Upper bound: p99 of fsync with the gate, divided by that without.
 const LATENCY_LEFT: f64 = 1.0 / 3.0;
-/// Least of the streams' throughput that is left with the gate.
+/// Lower bound: throughput of the streams with the gate, divided by that without.
 const THROUGHPUT_LEFT: f64 = 0.9;
 const PAUSE_MS: u64 = 5;
 /// Time for the streams to fill their shares of the cache.

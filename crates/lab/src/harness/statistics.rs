@@ -18,9 +18,13 @@ impl Estimate {
         Self { value, low: value, high: value }
     }
 
-    /// `1.23 [1.20, 1.31]`.
+    /// `1.23 [1.20, 1.31]`, or `1.23` without an interval.
     pub(crate) fn text(&self) -> String {
-        format!("{} [{}, {}]", figure(self.value), figure(self.low), figure(self.high))
+        let Self { value, low, high } = *self;
+        match low == value && high == value {
+            true => figure(value),
+            false => format!("{} [{}, {}]", figure(value), figure(low), figure(high)),
+        }
     }
 }
 

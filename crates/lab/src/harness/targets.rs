@@ -79,11 +79,11 @@ pub(crate) fn table(targets: &[Target]) -> Table {
 /// The intervals beside their bounds, as an SVG element: each row is scaled so that its bound is at the vertical line, and
 /// the good side is marked. `None` if no target has a bound other than zero.
 pub(crate) fn chart(targets: &[Target]) -> Option<String> {
-    const WIDTH: f64 = 760.0;
+    const WIDTH: f64 = 920.0;
     const ROW: f64 = 22.0;
     /// Where the axis begins and ends.
-    const LEFT: f64 = 400.0;
-    const RIGHT: f64 = 740.0;
+    const LEFT: f64 = 560.0;
+    const RIGHT: f64 = 900.0;
     /// The ends of the axis are the bound divided and multiplied by this.
     const SPAN: f64 = 10.0;
     let scalable: Vec<&Target> = targets.iter().filter(|target| target.bound.parts().2 > 0.0).collect();

@@ -12,11 +12,11 @@ use crate::harness::{
     Bound, Curve, Estimate, Report, Samples, Source, Table, figure, median, median_estimate, quantile,
 };
 
-/// Most of the p99 of fsync beside a hog by that without.
+/// Upper bound: p99 of fsync beside a hog, divided by that without.
 const BY_QUIET: f64 = 2.0;
-/// Least of the slower of two equal hogs by the faster.
+/// Lower bound: throughput of the slower of two equal hogs, divided by that of the faster.
 const EVENNESS: f64 = 0.9;
-/// Least of the hogs' throughput by that of direct writers.
+/// Lower bound: throughput of both hogs, divided by that of direct writers.
 const OF_DEVICE: f64 = 0.9;
 
 const QUANTILES: [f64; 3] = [0.5, 0.99, 1.0];

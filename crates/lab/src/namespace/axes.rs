@@ -67,7 +67,7 @@ impl Setting {
     }
 
     /// The load, for the names of rows.
-    pub(crate) fn beside(self) -> &'static str {
+    pub(crate) fn load_name(self) -> &'static str {
         match self.lookers {
             0 => "no lookups",
             1 => "1 thread looks up",
@@ -76,7 +76,7 @@ impl Setting {
     }
 
     /// The subject, and how it unmounts.
-    pub(crate) fn who(self) -> &'static str {
+    pub(crate) fn subject_name(self) -> &'static str {
         match (self.way, self.subject) {
             (Way::AtOnce, Subject::Expedited) => "expedited, at once",
             (Way::AtOnce, Subject::Normal) => "normal, 12 ms injected, at once",
@@ -85,6 +85,6 @@ impl Setting {
     }
 
     pub(crate) fn name(self) -> String {
-        format!("{}: {}", self.beside(), self.who())
+        format!("{}: {}", self.load_name(), self.subject_name())
     }
 }

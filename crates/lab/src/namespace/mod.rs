@@ -95,25 +95,25 @@ struct Records {
 impl Records {
     /// Adds a turn with so many volumes.
     fn add(&mut self, setting: Setting, volumes: usize, cycle: Cycle) -> Result<()> {
-        let (row, who) = (setting.beside(), setting.who());
+        let (row, subject) = (setting.load_name(), setting.subject_name());
         let Cycle { mount, umount, grace_periods } = cycle;
         let umount_us = match setting.way {
             Way::OneByOne => quantile(&umount.us, 0.5),
             Way::AtOnce => umount.all.as_secs_f64() * 1e6 / volumes as f64,
         };
-        self.mount_us.add(row, who, quantile(&mount.us, 0.5));
-        self.umount_us.add(row, who, umount_us);
-        self.mount_all_ms.add(row, who, mount.all.as_secs_f64() * 1e3);
-        self.umount_all_ms.add(row, who, umount.all.as_secs_f64() * 1e3);
+        self.mount_us.add(row, subject, quantile(&mount.us, 0.5));
+        self.umount_us.add(row, subject, umount_us);
+        self.mount_all_ms.add(row, subject, mount.all.as_secs_f64() * 1e3);
+        self.umount_all_ms.add(row, subject, umount.all.as_secs_f64() * 1e3);
         let seen = self.seen.entry(setting);
         if let Some(lookups) = &mount.lookups {
-            self.lookups_per_s_beside_mounts.add(row, who, lookups.per_s);
+            self.lookups_per_s_beside_mounts.add(row, subject, lookups.per_s);
             seen.beside_mounts.0.add(&lookups.ns)?;
         }
         if let Some(lookups) = &umount.lookups {
-            self.lookups_per_s_beside_umounts.add(row, who, lookups.per_s);
-            self.lookup_p999_us.add(row, who, lookups.ns.value_at_quantile(0.999) as f64 / 1e3);
-            self.lookups_during_one.add(row, who, lookups.during_one);
+            self.lookups_per_s_beside_umounts.add(row, subject, lookups.per_s);
+            self.lookup_p999_us.add(row, subject, lookups.ns.value_at_quantile(0.999) as f64 / 1e3);
+            self.lookups_during_one.add(row, subject, lookups.during_one);
             seen.beside_umounts.0.add(&lookups.ns)?;
         }
         seen.volumes = volumes;

@@ -8,11 +8,11 @@ use super::{Records, STANDING, Seen};
 use crate::harness::samples::{of_histogram, ratio};
 use crate::harness::{Bound, Curve, Estimate, Report, Samples, Series, Source, Table, figure};
 
-/// Least of the kernel's time for a mount or an unmount by ours.
+/// Lower bound: the kernel's time for a mount or an unmount, divided by ours.
 const BY_KERNEL: f64 = 3.0;
-/// Most memory of an idle volume.
+/// Upper bound: memory of an idle volume.
 const KIB_MAX: f64 = 16.0;
-/// Most of lookups while an unmount waits for a normal grace period.
+/// Upper bound: p99.9 of lookups while unmounts wait for normal grace periods.
 const LOOKUP_US_MAX: f64 = 1000.0;
 const _: () = assert!(LOOKUP_US_MAX * 10.0 <= INJECTED.as_micros() as f64);
 
@@ -68,9 +68,9 @@ fn findings(records: &Records, report: &mut Report) {
     );
     let both = |subject| {
         let setting = Setting { subject, way: Way::OneByOne, lookers: 0 };
-        let p50 = |series: &Series| series.median(setting.beside(), setting.who()).map(figure);
+        let p50 = |series: &Series| series.median(setting.load_name(), setting.subject_name()).map(figure);
         let (mount, umount) = (p50(&records.mount_us)?, p50(&records.umount_us)?);
-        Some(format!("{}: {mount} us to mount, {umount} us to unmount.", setting.who()))
+        Some(format!("{}: {mount} us to mount, {umount} us to unmount.", setting.subject_name()))
     };
     report.finding(Source::Kernel, both(Subject::Kernel).map(|text| format!("tmpfs by system calls, {text}")));
     report.finding(Source::Ours, both(Subject::Expedited));
@@ -85,7 +85,7 @@ fn measured(records: &Records, way: Way) -> impl Iterator<Item = (Setting, &Seen
 }
 
 fn of(series: &Series, setting: Setting) -> &Samples {
-    series.of(setting.beside(), setting.who())
+    series.of(setting.load_name(), setting.subject_name())
 }
 
 /// The kernel's time divided by that of `setting`, round by round.
@@ -161,7 +161,7 @@ fn plots(records: &Records, report: &mut Report) {
         report.curves(title, axis, Subject::ALL.into_iter().enumerate().filter_map(curve));
     };
     for lookers in LOOKERS {
-        let beside = Setting { subject: Subject::Kernel, way: Way::OneByOne, lookers }.beside();
+        let beside = Setting { subject: Subject::Kernel, way: Way::OneByOne, lookers }.load_name();
         plot(format!("Mount: {beside}"), "microseconds of a mount", lookers, |seen| seen.mount.all());
         plot(format!("Unmount: {beside}"), "microseconds of an unmount", lookers, |seen| seen.umount.all());
     }
@@ -204,7 +204,7 @@ fn records_json(records: &Records) -> serde_json::Value {
     };
     let one = |(setting, seen): (&Setting, &Seen)| {
         json!({
-            "who": setting.who(), "lookers": setting.lookers, "volumes": seen.volumes,
+            "who": setting.subject_name(), "lookers": setting.lookers, "volumes": seen.volumes,
             "mount_us": seen.mount.json(), "umount_us": seen.umount.json(),
             "lookup_ns_beside_mounts": lookups(&seen.beside_mounts.0),
             "lookup_ns_beside_umounts": lookups(&seen.beside_umounts.0),

@@ -31,12 +31,12 @@ const CHECK: usize = 1 << 16;
 const ENGINE: &str = "engine";
 const LRU: &str = NAMES[0];
 
-/// Least hits by those of LRU where there is nothing to gain, and with scans.
+/// Lower bounds: hits divided by those of LRU, without scans, where there is nothing to gain, and with scans.
 const BY_LRU: f64 = 0.99;
 const BY_LRU_WITH_SCANS: f64 = 1.02;
-/// Least hits of a tenant beside one that reads four times the cache, by its hits alone.
+/// Lower bound: hits of a tenant beside one that reads four times the cache, divided by its hits alone.
 const BESIDE_SCAN: f64 = 0.95;
-/// Most for the eviction of a page.
+/// Upper bound: time of the eviction of a page.
 const EVICTION_NS_MAX: f64 = 300.0;
 
 /// How streams are read: the name, the arena as a multiple of [`ARENA_BYTES`], and whether threads evict in the background.

@@ -3,11 +3,11 @@
 use super::{Load, Records, Setting, Subject};
 use crate::harness::{Bound, Curve, Report, Source, Table, listing};
 
-/// Least cycles with the default registry by those with the first one.
+/// Lower bound: cycles per second with the default registry, divided by those with the first one.
 const KEEPS_UP: f64 = 0.95;
-/// Most of the longest registration of a round beside scans of 50 ms, with the default registry.
+/// Upper bound: longest registration of a round beside scans of 50 ms, with the default registry.
 const PROMPT_MS: f64 = 25.0;
-/// Least cycles by those of the kernel.
+/// Lower bound: cycles per second, divided by the kernel's.
 const BY_KERNEL: f64 = 5.0;
 
 const DEFAULT: Subject = Subject::RefcountRcu;

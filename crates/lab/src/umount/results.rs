@@ -9,13 +9,13 @@ use super::target::Costs;
 use super::{Records, published};
 use crate::harness::{Bound, Curve, Estimate, Marks, Plot, Report, Source, Table, listing};
 
-/// Most by the control.
+/// Upper bounds: quantiles under churn, divided by those under the control.
 const QUIET_P50: f64 = 1.2;
 const QUIET_P95: f64 = 1.5;
 const OWN_WRITER_P50: f64 = 2.0;
-/// Most for a drain that finds nothing of its volume in flight.
+/// Upper bound: a drain that finds nothing of its volume in flight.
 const DRAIN_US: f64 = 1.0;
-/// Least unmounts of each form.
+/// Lower bound: unmounts of each form.
 const UMOUNTS: f64 = 400.0;
 
 const QUANTILES: [f64; 4] = [0.5, 0.95, 0.99, 1.0];
@@ -25,8 +25,8 @@ pub(super) fn report(records: &Records, dead_uses: &[(Setting, u64)], report: &m
     Scenario::ALL.into_iter().for_each(|scenario| report.table(scenario_table(records, scenario)));
     report.table(wait_table(records));
     report.table(drain_table(records, dead_uses));
-    for (place, injected) in Place::ALL.into_iter().flat_map(|place| Injected::ALL.map(|injected| (place, injected))) {
-        Scenario::ALL.into_iter().for_each(|scenario| report.plot(plot(records, place, injected, scenario)));
+    for (place, scenario) in Place::ALL.into_iter().flat_map(|place| Scenario::ALL.map(|scenario| (place, scenario))) {
+        Injected::ALL.into_iter().for_each(|injected| report.plot(plot(records, place, injected, scenario)));
     }
     targets(records, dead_uses, report);
     report.finding(Source::Published, published_finding());
@@ -43,7 +43,8 @@ pub(super) fn notes(blocks: u64, report: &mut Report) {
          makes, and in which order; the rows with 0 ms show the same code without the injected wait.",
     );
     report.note(
-        "Waits are logged by the RCU layer for the thread that unmounts, whatever the form says about itself. The flush of the switch \
+        "Waits are logged by the RCU layer for the thread that unmounts, whatever the form says about itself. A callback barrier waits \
+         for all earlier callbacks, and so for the grace periods before them, one or two. The flush of the switch \
          queue is no RCU wait; the drain counts it. An unmount without waits here still pays for one expedited grace period in the \
          daemon: there volumes have paths, and Namespace::umount waits for lookups between the detach and the end of the volume \
          (engine, namespace/umount.rs, step 3). The namespace experiment measures that.",
