@@ -10,7 +10,7 @@ use slackwater_fuse::Printable as _;
 use crate::exit::{EXIT_STATUSES, Failure};
 use crate::help_texts::{
     COMPLETIONS_NOTES, DAEMON_NOTES, DOCTOR_NOTES, EVENTS_NOTES, EXAMPLES, LS_NOTES, MAN_NOTES, MOUNT_NOTES, SET_NOTES,
-    STATUS_NOTES, SYNC_NOTES, TENANTS_NOTES, TOP_NOTES, UMOUNT_NOTES,
+    SET_USAGE, STATUS_NOTES, SYNC_NOTES, TENANTS_NOTES, TOP_NOTES, UMOUNT_NOTES,
 };
 use crate::registry::Registry;
 use crate::volume::front_end::TenantBy;
@@ -84,7 +84,7 @@ const OF_THE_PROCESS: [&str; 11] = [
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DaemonSocket {
     /// Socket of the daemon [default: daemon.sock in the runtime directory, which is /run/slackwater for root]
-    #[arg(long, value_name = "PATH", env = "SLACKWATER_SOCKET")]
+    #[arg(long, value_name = "PATH", env = "SLACKWATER_SOCKET", hide_env_values = true)]
     pub(crate) socket: Option<PathBuf>,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct StatusArguments {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = format!("{SET_NOTES}\n\n{EXIT_STATUSES}"))]
+#[command(after_help = format!("{SET_NOTES}\n\n{EXIT_STATUSES}"), override_usage = SET_USAGE)]
 pub(crate) struct SetArguments {
     /// The volume, unless --tenant is given, followed by the settings
     #[arg(required = true, value_name = "NAME|KEY=VALUE")]

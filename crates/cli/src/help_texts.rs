@@ -51,7 +51,7 @@ Examples:
 
 pub(crate) const DOCTOR_NOTES: &str = "\
 Each line begins with `ok`, `missing` or `FATAL`. Only FATAL keeps
-slackwater from mounting; a missing feature costs what its line says.
+slackwater from mounting. A missing feature has only the effect shown.
 
 Example:
   slackwater doctor";
@@ -103,6 +103,10 @@ Examples:
   slackwater status /mnt/data
   slackwater status --json
   slackwater status web --socket /run/slackwater/daemon.sock";
+
+pub(crate) const SET_USAGE: &str = "\
+slackwater set [OPTIONS] <NAME> <KEY=VALUE>...
+       slackwater set [OPTIONS] --tenant <TENANT> <KEY=VALUE>...";
 
 pub(crate) const SET_NOTES: &str = "\
 Settings of a volume:

@@ -183,7 +183,7 @@ fn find_in_registry(word: &Path) -> Result<Found, Failure> {
         let no_path = error.kind() == std::io::ErrorKind::NotFound;
         let cause = if no_path { String::new() } else { format!(": {error}") };
         not_mounted(format!("{} is not mounted{cause}", word.printable()))
-            .advise("slackwater status lists the mount points; names are those of a running daemon (slackwater ls)")
+            .advise("slackwater status lists the mount points, slackwater ls the names of a daemon's volumes")
     })?;
     Err(match mount_table::mount_at(&name) {
         Some(mount) if mount_table::is_slackwater(&mount) => not_mounted(format!(

@@ -232,7 +232,7 @@ fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry
             // Directory and number may be the same on another file system.
             let is_same = left.iter().any(|(volume, _)| volume == entry.identity.as_bytes());
             let (bytes, source, arena) = (size::text(bytes), dead.source.path.printable(), dead.arena.printable());
-            let what = format!("an earlier mount of {source} died with {bytes} unwritten, which are in {arena}");
+            let what = format!("an earlier mount of {source} died with {bytes} of unwritten data, which is in {arena}");
             let advice = match is_same {
                 true => format!("mount it with --arena {} first to write the data back", shell::word(&dead.arena)),
                 false => format!("{source} is a different directory now, or its file system was remounted"),
@@ -274,11 +274,11 @@ impl Obstacle {
 
 fn refusal(obstacle: &Obstacle, source: &Location) -> Failure {
     match obstacle {
-        Obstacle::Mount(found) => taken_by(&found.entry, source).advise("or wait for it: --wait"),
+        Obstacle::Mount(found) => taken_by(&found.entry, source).advise("or pass --wait to wait for it"),
         Obstacle::Unregistered(mount) => {
             let (path, others, point) = (source.path.printable(), mount.source.printable(), mount.point.printable());
             Failure::busy(format!("{path} overlaps {others}, which another user mounted at {point}"))
-                .advise(format!("use {point}, or have it unmounted first; or wait for it: --wait"))
+                .advise(format!("use {point}, have it unmounted first, or pass --wait to wait for it"))
         }
         Obstacle::Locked(owner) => {
             let holder = match owner.0 {

@@ -12,7 +12,7 @@ pub(crate) fn on_or_off(value: &str) -> Result<bool, Failure> {
     match value {
         "on" => Ok(true),
         "off" => Ok(false),
-        other => Err(Failure::usage(format!("`{other}` is neither on nor off"))),
+        other => Err(Failure::usage(format!("dontcache: `{other}` is neither on nor off"))),
     }
 }
 

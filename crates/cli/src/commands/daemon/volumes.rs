@@ -204,7 +204,7 @@ impl Volumes {
         if let Some(slot) = state.by_name.get(name) {
             let (other, word) = (slot.entry(), shell::word(Path::new(name.as_str())));
             return Err(Failure::busy(format!(
-                "the name {name} is taken by the volume at {}, of {}",
+                "the name {name} is taken by the volume at {} (source {})",
                 other.mountpoint.printable(),
                 other.source.path.printable()
             ))
