@@ -13,8 +13,8 @@ impl Clock for SystemClock {
         Tick(now.tv_sec as u64 * NS_PER_S + now.tv_nsec as u64)
     }
 
-    /// The time of the last timer interrupt, a few milliseconds old at most: what the kernel stamps its
-    /// own files with.
+    /// The time of the last timer interrupt, at most a few milliseconds old: the kernel uses the same time for its own
+    /// files.
     fn wall(&self) -> Timestamp {
         let now = clock_gettime(ClockId::RealtimeCoarse);
         Timestamp::from_parts(now.tv_sec, now.tv_nsec as u32)
@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn wall_time_is_after_this_line_was_written() {
+    fn wall_time_is_after_this_test_was_written() {
         assert!(SystemClock.wall() > Timestamp::from_parts(1_760_000_000, 0));
     }
 }

@@ -1,7 +1,7 @@
-//! Where bytes end up: directories, and layers that delay, fail and slow.
+//! Storage backends: directories, and layers that delay, fail and slow other backends.
 //!
-//! A backend answers the calls of [`slackwater::backend`]. [`DirBackend`] keeps a volume in a directory of
-//! a mounted file system. A layer wraps any backend and is one itself, so layers stack:
+//! A backend answers the calls of [`slackwater::backend`]. [`DirBackend`] keeps a volume in a directory of a mounted
+//! file system. A layer wraps any backend and is a backend itself, so layers stack:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -15,8 +15,9 @@
 //! # let _ = (slow_and_failing, control);
 //! ```
 //!
-//! The backend in memory lives with the port: [`slackwater::backend::MemBackend`]. [`SystemClock`] is the
-//! one place that reads the machine's clock.
+//! The backend in memory is part of the engine: [`slackwater::backend::MemBackend`]. [`SystemClock`] is the only place
+//! that reads the machine's clock. With the feature `conformance`, the module `conformance` is a test suite for
+//! backends.
 
 mod clock;
 #[cfg(feature = "conformance")]
@@ -34,5 +35,5 @@ pub use workers::{Lane, Workers};
 
 use slackwater_sync::lock::Rank;
 
-/// Every lock of this crate. Nothing is taken under one: no call is passed on or answered while it is held.
+/// The rank of all locks of this crate, which are leaves: no call is passed on or answered while one is held.
 const BACKEND: Rank = Rank::new(80, "BACKEND");

@@ -1,6 +1,6 @@
-//! A small generator, so that a seed repeats a run: of a fault, a test, an experiment.
+//! A small random number generator, so that a seed repeats a run of faults, a test or an experiment.
 
-/// SplitMix64: passes the usual tests, costs a nanosecond, and any seed will do.
+/// SplitMix64: passes the usual tests, takes a nanosecond, and accepts any seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -13,7 +13,7 @@ impl Random {
 
     /// The next number.
     #[inline]
-    #[allow(clippy::should_implement_trait, reason = "it has no end, and nobody iterates over it")]
+    #[allow(clippy::should_implement_trait, reason = "it has no end, and is not used as an iterator")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -22,13 +22,13 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, each as likely as the other up to one part in 2^64 / `end`.
+    /// A number below `end`. All are equally likely, up to one part in 2^64 / `end`.
     #[inline]
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// Puts `items` in any order, each as likely as the other.
+    /// Shuffles `items`. All orders are equally likely.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_its_numbers_and_they_fill_the_range() {
+    fn a_seed_repeats_its_numbers_and_they_cover_the_range() {
         let draw = |seed| {
             let mut random = Random::new(seed);
             (0..1000).map(|_| random.below(10)).collect::<Vec<_>>()

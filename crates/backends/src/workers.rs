@@ -1,19 +1,18 @@
-//! Threads of one volume that may block for ever.
+//! Threads of one volume that may block forever.
 //!
-//! Each volume has its own, so that a hung server takes none but its own volume's threads. There may be
-//! thousands of volumes, most of them idle: a thread is started when a job finds none free, and leaves
-//! after ten idle seconds.
+//! Each volume has its own, so that a hung server occupies only the threads of its own volume. There may be thousands
+//! of volumes, most of them idle: a thread is started when a job finds none free, and ends after ten idle seconds.
 //!
-//! Jobs travel in two lanes. [`Lane::Bulk`] jobs, those that move bytes or wait for a disk, never take the
-//! last `reserved` threads, so a [`Lane::Quick`] job is not behind a volume's worth of slow writes. Within
-//! a lane jobs start in order; quick ones go first.
+//! Jobs have two lanes. [`Lane::Bulk`] jobs move bytes or wait for a disk. They never take the last `reserved` threads,
+//! so a [`Lane::Quick`] job does not wait behind all slow writes of a volume. Within a lane, jobs start in order; quick
+//! ones start first.
 //!
 //! # Invariants
 //! W1. At most `threads_max` threads, of which at most `threads_max - reserved` run bulk jobs.
-//! W2. While a job may start, some thread is on its way to it: one was woken, or started, or is running and
-//!     looks again when done.
+//! W2. While a job may start, some thread will run it: one was woken or started, or is running and looks again when
+//!     done.
 //!
-//! The queues have no bound of their own: the engine bounds its calls in flight.
+//! The queues have no limit of their own: the engine limits its calls in flight.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,12 +23,12 @@ use slackwater_sync::shim::{Arc, thread};
 
 use crate::BACKEND;
 
-/// How long a thread waits for its next job before it leaves.
+/// How long a thread waits for its next job before it ends.
 const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What kind of job: how long it may keep its thread.
+/// The kind of job: how long it may occupy its thread.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Lane {
     /// Names and attributes: short, unless the file system hangs.
@@ -38,14 +37,14 @@ pub enum Lane {
     Bulk,
 }
 
-/// A bounded set of threads that come and go with the work. Dropping it drops queued jobs, lets running
-/// ones end, and waits for neither.
+/// A bounded set of threads that start and end with the work. Dropping it drops queued jobs, lets running ones finish,
+/// and waits for neither.
 pub struct Workers {
     shared: Arc<Shared>,
 }
 
 impl Workers {
-    /// No threads yet; up to `threads_max` called `name`, of which `reserved` take no bulk jobs.
+    /// Starts no threads yet. There will be up to `threads_max`, called `name`, of which `reserved` take no bulk jobs.
     ///
     /// # Panics
     /// When `reserved` leaves no thread for bulk jobs.
@@ -60,8 +59,7 @@ impl Workers {
         Self { shared: Arc::new(Shared { name: name.to_owned(), limits, state, work }) }
     }
 
-    /// Runs `job` on one of the threads, soon. Where no thread can be started and none is there, the job is
-    /// dropped.
+    /// Queues `job` for one of the threads. If there is no thread and none can be started, the job is dropped.
     ///
     /// # Blocking
     /// Never.
@@ -82,7 +80,7 @@ impl Workers {
         }
     }
 
-    /// Threads at the moment, idle ones included.
+    /// The current number of threads, including idle ones.
     pub fn threads(&self) -> usize {
         self.shared.state.lock().threads
     }
@@ -91,7 +89,7 @@ impl Workers {
         let shared = self.shared.clone();
         let work = move || {
             while let Some((lane, job)) = shared.next_job() {
-                // A panic has been reported by the hook, and answered by the call that it dropped.
+                // The hook has reported the panic, and the dropped call has answered it.
                 catch_unwind(AssertUnwindSafe(job)).ok();
                 shared.end_job(lane);
             }
@@ -99,7 +97,7 @@ impl Workers {
         if thread::Builder::new().name(self.shared.name.clone()).spawn(work).is_err() {
             let mut state = self.shared.state.lock();
             state.threads -= 1;
-            // Threads that are there will get to the jobs; without one nobody would.
+            // Existing threads will run the jobs; without a thread, none would run.
             let abandoned = (state.threads == 0).then(|| state.take_all());
             drop(state);
             drop(abandoned);
@@ -172,7 +170,7 @@ impl State {
 }
 
 impl Shared {
-    /// Waits for a job; `None` when it is time to leave.
+    /// Waits for a job. `None` when the thread should end.
     fn next_job(&self) -> Option<(Lane, Job)> {
         let mut state = self.state.lock();
         loop {
@@ -185,7 +183,7 @@ impl Shared {
             state.idle += 1;
             let is_late = self.work.wait_timeout(&mut state, self.limits.idle);
             state.idle -= 1;
-            // A job may have come between the end of the wait and the lock.
+            // A job may have been queued between the end of the wait and the lock.
             if is_late && state.runnable(&self.limits) == 0 {
                 break;
             }
@@ -207,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    /// Jobs that say when they started, and wait to be let go.
+    /// A job that reports its start and then waits until it is released.
     fn blocking_job() -> (impl FnOnce() + Send + 'static, mpsc::Receiver<()>, mpsc::Sender<()>) {
         let (started, has_started) = mpsc::channel();
         let (let_go, gate) = mpsc::channel::<()>();
@@ -219,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn quick_jobs_start_while_bulk_jobs_hold_every_thread_they_may() {
+    fn quick_jobs_start_while_bulk_jobs_hold_all_their_threads() {
         let workers = Workers::new("test", 3, 1);
         let mut gates = Vec::new();
         for _ in 0..2 {
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_leave_when_idle_and_come_back() {
+    fn threads_end_when_idle_and_start_again() {
         let workers = Workers::with_idle("test", 2, 1, Duration::from_millis(1));
         for _ in 0..20 {
             let (send, done) = mpsc::channel();
@@ -254,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_drops_queued_jobs_and_waits_for_no_running_one() {
+    fn a_drop_drops_queued_jobs_without_waiting_for_running_ones() {
         let workers = Workers::new("test", 2, 1);
         let (job, has_started, let_go) = blocking_job();
         workers.run(Lane::Bulk, job);
@@ -283,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panicking_job_costs_no_slot() {
+    fn a_panicking_job_frees_its_slot() {
         let workers = Workers::new("test", 2, 1);
         let (send, done) = mpsc::channel();
         for _ in 0..4 {

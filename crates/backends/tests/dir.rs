@@ -98,9 +98,9 @@ fn large_units_go_directly_and_only_the_end_of_a_file_goes_through_the_cache() {
     let stats = backend.stats();
     assert_eq!((stats.direct_writes, stats.dontcache_writes, stats.plain_writes), (3, 0, 1));
     volume.write(&file, 0, &pattern(3, 4096)).expect("it can be written");
-    assert_eq!(backend.stats().plain_writes, 2, "a small unit is not worth a road of its own");
+    assert_eq!(backend.stats().plain_writes, 2, "a small unit uses the plain path");
     let bytes = volume.read(&file, 2 << 20, 1 << 20).expect("it can be read");
-    assert_eq!(bytes, pattern(2, 100_000), "what took two roads is one file");
+    assert_eq!(bytes, pattern(2, 100_000), "a unit that used two paths is one file");
     assert_eq!(std::fs::metadata(dir.path().join("file")).expect("it exists").len(), (2 << 20) + 100_000);
     assert!(backend.stats().direct_reads > 0);
 }

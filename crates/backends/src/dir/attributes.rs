@@ -18,9 +18,9 @@ impl Volume {
         Ok(attr_of(&stat, node.id()))
     }
 
-    /// Changes attributes in the one order that ends with what was asked for: a change of owner clears the
-    /// setuid bit, as does a change of size, so the mode follows both; each of them moves the times, which
-    /// come last. The owner is first because it is refused most often, and a cut cannot be taken back.
+    /// Changes attributes in the only order that ends with the requested values. A change of owner or of size clears
+    /// the setuid bit, so the mode follows both. Each of these changes the times, so the times come last. The owner is
+    /// first because it is refused most often, and a truncation cannot be undone.
     pub(super) fn setattr(&self, node: &Node, change: AttrChange) -> Answer<Attr> {
         let dir_node = self.node(node)?;
         if change.mode.is_some() && dir_node.kind == NodeKind::Symlink {
@@ -60,7 +60,7 @@ impl Volume {
         chmodat(dir, name, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty()).map_err(failed("fchmodat"))
     }
 
-    /// What is available is less than the file system says by what it needs for itself.
+    /// The available space is what the file system reports, less the space that it needs for itself.
     pub(super) fn statfs(&self) -> Answer<Statfs> {
         let stat = fstatvfs(&self.root).map_err(failed("fstatfs"))?;
         let own_bytes = self.file_system.own_bytes(stat.f_bavail.saturating_mul(stat.f_frsize));
@@ -97,7 +97,7 @@ pub(super) fn attr_of(stat: &Statx, id: NodeId) -> Attr {
     }
 }
 
-/// What `statx` tells of it. A file system that does not tell has neither.
+/// The protection reported by `statx`. A file system that does not report it has neither flag.
 fn protection_of(attributes: StatxAttributes) -> Protection {
     if attributes.contains(StatxAttributes::IMMUTABLE) {
         Protection::Immutable

@@ -1,20 +1,21 @@
-//! Closing nodes where that may wait for a server.
+//! Closing nodes where the close may wait for a server.
 //!
-//! On FUSE, NFS, SMB and 9p the `close` of a file asks the server to flush it, and returns when it has answered, which
-//! may be never. Who lets a node go may be an unmount with a deadline, or a thread of many volumes. So there nodes go
-//! to a thread of their volume that does nothing but close them. It starts with the first one, and leaves after ten seconds
-//! without any.
+//! On FUSE, NFS, SMB and 9p the `close` of a file asks the server to flush it, and returns when the server has
+//! answered, which may be never. The thread that drops a node may be an unmount with a deadline, or serve many volumes.
+//! So on these file systems, a thread of the volume does nothing but close nodes. It starts with the first one, and
+//! ends after ten seconds without any.
 //!
 //! # Invariants
-//! K1. Who lets a node go never waits. Only where no thread can be started it is closed at once.
-//! K2. While a node is queued there is a thread, which decides to leave under the lock and with the queue empty.
-//! K3. While more than [`BACKLOG_MAX`] are queued, each call closes one before it begins: calls are what opens nodes,
-//!     and may wait for the server. Closing cannot fall so far behind opening that descriptors run out.
-//! K4. The thread ends with the volume, when the queue is empty. A node that outlives its volume starts another one,
+//! K1. The thread that drops a node never waits, unless no closing thread can be started: then it closes the node
+//!     itself.
+//! K2. While a node is queued, there is a thread, which decides to end under the lock and with the queue empty.
+//! K3. While more than [`BACKLOG_MAX`] nodes are queued, each call closes one before it begins: calls open nodes, and
+//!     may wait for the server. So closing cannot fall so far behind opening that descriptors run out.
+//! K4. The thread ends with the volume, when the queue is empty. A node that outlives its volume starts another thread,
 //!     which ends at once.
 //!
 //! # Lock order
-//! A leaf: nothing is taken under it, and nothing closed.
+//! A leaf: no lock is taken and no node closed under it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,23 +25,23 @@ use slackwater_sync::shim::{Arc, thread};
 
 use super::node::DirNode;
 
-/// Nodes that wait to be closed before calls help.
+/// The number of queued nodes above which calls help to close them.
 const BACKLOG_MAX: usize = 256;
 
-/// How long the end of a volume waits for its last nodes: who unmounts the source next finds it unused, and a server
-/// that does not answer holds nobody up for long.
+/// How long the end of a volume waits for its last nodes. Usually the source is unused afterwards and can be unmounted;
+/// a server that does not answer causes only this delay.
 const LAST_NODES_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long the thread waits for the next node before it leaves.
+/// How long the thread waits for the next node before it ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// A node may be let go under any lock.
+/// A node may be dropped under any lock.
 const CLOSING: Rank = Rank::new(85, "nodes to close");
 
-/// The closing thread of a volume, while it is needed. Dropping it waits up to a second for what is queued.
+/// The closing thread of a volume, while it is needed. Dropping it waits up to a second for queued nodes.
 pub(super) struct Closer<T: Send + 'static = DirNode>(Arc<Queue<T>>);
 
-/// What a node is handed to.
+/// The queue that dropped nodes are added to.
 struct Queue<T> {
     state: Mutex<State<T>>,
     work: Condvar,
@@ -56,10 +57,10 @@ struct State<T> {
     is_ended: bool,
 }
 
-/// What a [`Node`](slackwater::backend::Node) of this backend holds: a node that its volume's closer closes, if it has
-/// one.
+/// The value of a [`Node`](slackwater::backend::Node) of this backend: a node that its volume's closer closes, if it
+/// has one.
 pub(super) struct OpenNode<T: Send + 'static = DirNode> {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     node: Option<T>,
     closer: Option<Arc<Queue<T>>>,
 }
@@ -93,7 +94,7 @@ impl<T: Send + 'static> Closer<T> {
         Self(Arc::new(Queue { state, work: Condvar::new(), drained: Condvar::new(), idle }))
     }
 
-    /// Before a call: closes a node if too many wait (K3).
+    /// Closes a node before a call if too many are queued (K3).
     ///
     /// # Blocking
     /// For the server.
@@ -142,7 +143,7 @@ impl<T: Send + 'static> Queue<T> {
         }
     }
 
-    /// The node that was taken last is closed; waits for the next one. `None` when it is time to leave.
+    /// Notes that the last node was closed, and waits for the next one. `None` when the thread should end.
     fn next(&self) -> Option<T> {
         let mut state = self.state.lock();
         state.is_closing = false;
@@ -168,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes to be closed until the test lets it.
+    /// A node whose close takes until the test allows it.
     struct Slow {
         gate: Receiver<()>,
         closed: Sender<ThreadId>,
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lets_nodes_go_does_not_wait_for_the_server() {
+    fn dropping_a_node_does_not_wait_for_the_server() {
         let closer = Closer::new();
         let nodes: Vec<_> = (0..3).map(|_| slow(Some(&closer))).collect();
         let (nodes, gates): (Vec<_>, Vec<_>) =
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_waits_for_nodes_that_close_and_not_for_those_that_hang() {
+    fn the_end_waits_for_closing_nodes_but_not_for_hung_ones() {
         let closer = Closer::new();
         let (quick, let_go, is_closed) = slow(Some(&closer));
         drop((let_go, quick));
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_leaves_when_idle_and_comes_back() {
+    fn the_thread_ends_when_idle_and_starts_again() {
         let closer = Closer::with_idle(Duration::from_millis(1));
         for _ in 0..20 {
             let (node, let_go, is_closed) = slow(Some(&closer));
@@ -251,7 +252,7 @@ mod tests {
         let closer = Closer::new();
         let (first, let_go, is_closed) = slow(Some(&closer));
         drop(first);
-        // The thread may have taken it or not: one more than would do.
+        // One more than necessary, since the thread may or may not have taken one.
         let rest: Vec<_> = (0..BACKLOG_MAX + 2).map(|_| slow(Some(&closer))).collect();
         let mut closed = Vec::new();
         for (node, let_go, is_closed) in rest {

@@ -1,12 +1,12 @@
-//! New nodes: made by this process, and handed over to the one they were made for.
+//! New nodes: created by this process, and then given to their owner.
 //!
 //! # Invariants
-//! C1. A node that could not be handed over is removed again.
-//! C2. The umask of the process is never changed. Where it took bits that the creator's does not take, a
-//!     change of mode gives them back.
-//! C3. What is found under the name of a new node gets another owner or mode only if it can be that node: in
-//!     the meantime somebody with the right to the directory may have put another one there.
-//! C4. setuid and setgid come with the last step: no moment has a file with these bits and another owner.
+//! C1. A node whose owner could not be set is removed again.
+//! C2. The umask of the process is never changed. If it cleared bits that the creator's umask does not clear, a change
+//!     of mode sets them again.
+//! C3. The node found under the name of a new node gets another owner or mode only if it can be the new one. Another
+//!     process with permission for the directory may have put a different node there in the meantime.
+//! C4. setuid and setgid are set in the last step: at no moment does a file have these bits and another owner.
 
 use std::ffi::OsStr;
 
@@ -26,25 +26,25 @@ use super::volume::{Answer, Volume};
 
 const SETGID: u32 = 0o2000;
 
-/// Whether the file system was seen to have no ACLs.
+/// Whether the file system is known to have no ACLs.
 #[derive(Default)]
 pub(super) struct Acls {
     are_missing: AtomicBool,
 }
 
-/// What a new node is to be.
+/// The requested properties of a new node.
 struct Wanted {
-    /// As it was asked for.
+    /// The requested mode.
     mode: u32,
     creator: Option<Creator>,
-    /// The directory's default ACL gives the permissions, not the umask.
+    /// The permissions follow from the directory's default ACL, not from the umask.
     by_acl: bool,
 }
 
-/// How to get at a node that was just made.
+/// How to reach a node that was just created.
 enum Made<'a> {
     Open(NodeFd),
-    /// By its name, under which there has to be a node of this kind.
+    /// By its name, which must belong to a node of this kind.
     Named(&'a OsStr, NodeKind),
 }
 
@@ -55,7 +55,7 @@ impl Wanted {
         self.mode & !umask & 0o777
     }
 
-    /// What the kernel is asked for (C4).
+    /// The mode for the system call (C4).
     fn first_mode(&self) -> Mode {
         let mode = match self.by_acl {
             true => self.mode & 0o777,
@@ -64,7 +64,7 @@ impl Wanted {
         Mode::from_raw_mode(mode | (self.mode & 0o1000))
     }
 
-    /// What a node that became `made` is to have in the end. A directory keeps the setgid bit it inherits.
+    /// The final mode of a node that was created as `made`. A directory keeps the setgid bit it inherits.
     fn last_mode(&self, made: &Attr) -> u32 {
         let permissions = match self.by_acl {
             true => made.mode & 0o777,
@@ -114,7 +114,7 @@ impl Volume {
         let made = self.hand_over(dir, made, &wanted);
         if made.is_err() {
             let flags = if *what == NewNode::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            // The failure is what is reported; a name that cannot be removed either is left behind (C1).
+            // The first failure is reported. If the name cannot be removed either, it is left behind (C1).
             self.unlink(dir, name, flags).ok();
         }
         made
@@ -128,7 +128,7 @@ impl Volume {
         let wanted = self.wanted(&dir_node.path, mode, creator, true)?;
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let writer = match openat(&dir_node.path, c".", flags, wanted.first_mode()) {
-            // What a file system without it answers that takes the flag for O_DIRECTORY.
+            // The answer of a file system without O_TMPFILE that takes the flag for O_DIRECTORY.
             Err(Errno::ISDIR) => return Err(ErrorKind::Unsupported.into()),
             opened => NodeFd::new(opened.map_err(failed("openat O_TMPFILE"))?),
         };
@@ -143,7 +143,7 @@ impl Volume {
         Ok(Wanted { mode, creator, by_acl })
     }
 
-    /// Whether permissions of new nodes in `dir` come from its ACL.
+    /// Whether the permissions of new nodes in `dir` follow from its ACL.
     fn has_default_acl(&self, dir: &NodeFd) -> Answer<bool> {
         if self.acls.are_missing.load(Ordering::Relaxed) {
             return Ok(false);
@@ -159,12 +159,12 @@ impl Volume {
         }
     }
 
-    /// Gives a new node owner and mode: owner first, since its change clears setuid and setgid.
+    /// Sets the owner and mode of a new node: owner first, since its change clears setuid and setgid.
     fn hand_over(&self, dir: &NodeFd, made: Made<'_>, wanted: &Wanted) -> Answer<Found> {
         let (path, writer, named) = match made {
             Made::Named(name, kind) => (self.open_name(dir, name).map_err(failed("openat2"))?, None, Some(kind)),
-            // One descriptor does for all. Where nodes are kept open as long as they are known, that is not to be one
-            // that holds the file open for writing.
+            // One descriptor serves all purposes. If nodes stay open as long as they are known, it must not be one that
+            // holds the file open for writing.
             Made::Open(writer) if !self.handles.keep_nodes_open() => (Arc::new(writer), Some(None), None),
             Made::Open(writer) => {
                 let path = self.fds.reopen(&writer, OFlags::PATH).map_err(failed("openat /proc/self/fd"))?;
@@ -201,16 +201,16 @@ impl Volume {
     }
 }
 
-/// What has to change about the owner and group of a new node.
+/// The necessary changes of the owner and group of a new node.
 fn new_owner(dir: &NodeFd, made: &Attr, creator: Creator) -> Answer<(Option<u32>, Option<u32>)> {
     let uid = (made.uid != creator.uid).then_some(creator.uid);
     let keeps_group = made.gid == creator.gid || group_is_inherited(dir, made)?;
     Ok((uid, (!keeps_group).then_some(creator.gid)))
 }
 
-/// Whether this may be a new node of `kind`: it has the one name it was made with.
+/// Whether this may be a new node of `kind`: it has only the name with which it was created.
 fn is_fresh(made: &Attr, kind: NodeKind) -> bool {
-    // A directory names itself as well, on some file systems.
+    // On some file systems, a directory also links to itself.
     made.kind == kind && made.nlink <= if kind == NodeKind::Directory { 2 } else { 1 }
 }
 
@@ -235,7 +235,7 @@ mod tests {
     use slackwater::{NodeId, Timestamp};
 
     #[test]
-    fn what_was_put_in_place_of_a_new_node_is_not_given_away() {
+    fn a_node_put_in_place_of_a_new_one_keeps_its_owner() {
         let (id, time) = (NodeId { dev: 1, ino: 2, generation: 3 }, Timestamp(0));
         let (uid, kind) = (geteuid().as_raw(), NodeKind::Special);
         let (mode, nlink, gid, rdev, size_bytes, allocated_bytes) = (0o010_600, 1, 0, 0, 0, 0);
@@ -257,7 +257,7 @@ mod tests {
             protection,
         };
         assert!(is_ours(&made, NodeKind::Special));
-        assert!(!is_ours(&Attr { uid: uid + 1, ..made }, NodeKind::Special), "of somebody else");
+        assert!(!is_ours(&Attr { uid: uid + 1, ..made }, NodeKind::Special), "of another user");
         assert!(!is_fresh(&Attr { kind: NodeKind::File, ..made }, NodeKind::Special), "of another kind");
         assert!(!is_fresh(&Attr { nlink: 2, ..made }, NodeKind::Special), "with a name elsewhere");
         let dir = Attr { kind: NodeKind::Directory, nlink: 2, ..made };

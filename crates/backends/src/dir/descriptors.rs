@@ -1,12 +1,13 @@
-//! The descriptors of nodes, counted for all volumes of the process: they share one limit.
+//! The descriptors of nodes, counted for all volumes of the process, which share one limit.
 //!
 //! # Invariants
 //! F1. Every descriptor that a [`DirNode`](super::node::DirNode) or a pin holds is a [`NodeFd`], counted from when it is
 //!     opened until it is closed.
-//! F2. Of the limit a half is for nodes that can be let go (the engine's idle ones, pins, nodes that only wait for a sync of
-//!     the volume). An eighth more may be taken before no further files are dirtied. Nodes of dirty files, and of those that must
-//!     stay open, get more descriptors when their data is moved: the engine bounds how many there are. The rest is for
-//!     sockets, for files in `/proc`, for processes that were asked about their cgroup, and for calls under way.
+//! F2. Half of the limit is for nodes that can be closed (the engine's idle ones, pins, nodes that only wait for a sync
+//!     of the volume). Another eighth may be used before no further files may become dirty. Nodes of dirty files, and
+//!     of files that must stay open, get more descriptors when their data is moved; the engine limits their number. The
+//!     rest is for sockets, for files in `/proc`, for the processes whose cgroup is being read, and for calls in
+//!     flight.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,7 +16,7 @@ use slackwater::backend::NodeSupply;
 use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 
 static OPEN: AtomicUsize = AtomicUsize::new(0);
-/// Of the process, as of when the last volume was opened.
+/// The limit of the process, read when the last volume was opened.
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// A descriptor of a node (F1).
@@ -41,18 +42,18 @@ impl Drop for NodeFd {
     }
 }
 
-/// Learns what the process may have open: a volume is opened after that was set.
+/// Reads the limit of the process. It is set before a volume is opened.
 pub(super) fn learn_limit() {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     LIMIT.store(usize::try_from(limit).unwrap_or(usize::MAX), Ordering::Relaxed);
 }
 
-/// How many more may be opened (F2).
+/// Whether more descriptors may be opened (F2).
 pub(super) fn supply() -> NodeSupply {
     supply_of(OPEN.load(Ordering::Relaxed), LIMIT.load(Ordering::Relaxed))
 }
 
-/// How many more may be opened of those that can be let go.
+/// How many more descriptors may be opened for nodes that can be closed.
 pub(super) fn left() -> usize {
     (LIMIT.load(Ordering::Relaxed) / 2).saturating_sub(OPEN.load(Ordering::Relaxed))
 }
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_short_from_a_half_of_the_limit_on() {
+    fn descriptors_are_short_from_half_of_the_limit_on() {
         use NodeSupply::{Enough, Scarce, Short};
         let supplies = [0, 511, 512, 639, 640, 1024, usize::MAX].map(|open| supply_of(open, 1024));
         assert_eq!(supplies, [Enough, Enough, Short, Short, Scarce, Scarce, Scarce]);

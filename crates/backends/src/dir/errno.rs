@@ -1,9 +1,9 @@
-//! What an errno of the file system means to the engine: the one table.
+//! The meaning of a file system's errno to the engine: the only table.
 
 use rustix::io::Errno;
 use slackwater::{BackendError, ErrorKind};
 
-/// Turns the errno of the system call `call` into the port's error, for `map_err`.
+/// Converts the errno of the system call `call` into a backend error, for `map_err`.
 pub(super) fn failed(call: &'static str) -> impl Fn(Errno) -> BackendError {
     move |errno| BackendError::new(kind_of(errno), format!("{call}: {errno}"))
 }
@@ -25,7 +25,7 @@ fn kind_of(errno: Errno) -> ErrorKind {
         Errno::STALE => ErrorKind::Stale,
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => ErrorKind::Unsupported,
         Errno::XDEV => ErrorKind::CrossDevice,
-        // EAGAIN is not `WouldBlock`: nobody who gets it could wait for anything.
+        // EAGAIN is not `WouldBlock`: there is nothing that a caller could wait for.
         Errno::BUSY | Errno::AGAIN => ErrorKind::Busy,
         Errno::TXTBSY => ErrorKind::TextBusy,
         Errno::MFILE | Errno::NFILE => ErrorKind::TooManyFiles,
@@ -39,7 +39,7 @@ fn kind_of(errno: Errno) -> ErrorKind {
         Errno::TOOBIG => ErrorKind::TooBig,
         Errno::NXIO => ErrorKind::NoDevice,
         Errno::INTR => ErrorKind::Interrupted,
-        // EIO, ENODEV, ESHUTDOWN, EUCLEAN ...: whatever else happens, the store has failed.
+        // EIO, ENODEV, ESHUTDOWN, EUCLEAN and all others: the storage has failed.
         _ => ErrorKind::Io,
     }
 }
@@ -48,9 +48,9 @@ fn kind_of(errno: Errno) -> ErrorKind {
 mod tests {
     use super::*;
 
-    /// A front door turns kinds into an errno again: programs tell these apart.
+    /// The FUSE front end converts kinds back into an errno, and programs distinguish these.
     #[test]
-    fn what_programs_tell_apart_stays_apart() {
+    fn errnos_that_programs_distinguish_stay_distinct() {
         let kinds = [
             (Errno::ACCESS, ErrorKind::Permission),
             (Errno::PERM, ErrorKind::NotPermitted),

@@ -1,7 +1,7 @@
-//! What a volume has to know of the file system it is on, told by the magic number that `statfs` gives.
+//! The properties of a volume's file system, derived from the magic number in `statfs`.
 //!
-//! On most the data is in this machine, and the kernel keeps its word. A few have theirs with a server, and differ
-//! in what the kernel does by itself. This is the one place that tells them apart.
+//! Most file systems keep their data on this machine, and the kernel guarantees its durability. A few keep it on a
+//! server, and differ in what the kernel does on its own. This is the only place that distinguishes them.
 
 use std::os::fd::OwnedFd;
 
@@ -22,7 +22,8 @@ const SMB: u64 = 0x517b;
 const CIFS: u64 = 0xff53_4d42;
 const SMB2: u64 = 0xfe53_4d42;
 
-/// What ext2, the smallest of those without a line of their own, holds with blocks of 4 KiB, in round figures: 2 TiB.
+/// The largest file of ext2 with blocks of 4 KiB, rounded to 2 TiB. Of the file systems without a line of their own, it
+/// has the lowest limit.
 const OTHERS_MAX: u64 = 1 << 41;
 
 /// The kind of a file system.
@@ -33,15 +34,14 @@ pub(super) struct FileSystem {
 }
 
 impl FileSystem {
-    /// That of `root`.
+    /// The file system of `root`.
     pub(super) fn of(root: &OwnedFd) -> io::Result<Self> {
         let stat = fstatfs(root)?;
-        // The number is 32 bits wide, and sign-extended where the field is wider.
+        // The number has 32 bits, and is sign-extended if the field is wider.
         Ok(Self { magic: stat.f_type as u64 & u64::from(u32::MAX), block_bytes: stat.f_bsize as u64 })
     }
 
-    /// Whether `syncfs` makes everything durable. FUSE, 9p and SMB hand a sync on only for a file that is asked for
-    /// by itself.
+    /// Whether `syncfs` makes everything durable. FUSE, 9p and SMB pass on a sync of a single file only.
     pub(super) fn has_syncfs(self) -> bool {
         !matches!(self.magic, FUSE | V9FS | SMB | CIFS | SMB2)
     }
@@ -51,30 +51,30 @@ impl FileSystem {
         matches!(self.magic, FUSE | NFS | V9FS | SMB | CIFS | SMB2)
     }
 
-    /// Whether a kernel handle says which file it is in any process, as long as the file exists. FUSE forgets what
-    /// nobody has open, and a server may then give the same file another number.
+    /// Whether a kernel handle identifies a file in any process, as long as the file exists. FUSE forgets nodes that
+    /// are not open, and a server may then give the same file another number.
     pub(super) fn has_lasting_handles(self) -> bool {
         self.magic != FUSE
     }
 
-    /// What it may need of `free_bytes` for itself, to take all the rest as data: the blocks that say where the others are.
-    /// In proportion, a part of 128 is more than a map of single blocks has, up to what a large cache can have dirty at
-    /// once. The last blocks are kept for the map of the last file.
+    /// The part of `free_bytes` that the file system may need for itself if all the rest becomes data: the blocks that
+    /// map the others. One part in 128 is more than a map of single blocks needs, up to the largest amount that a large
+    /// cache can have dirty at once. The last blocks are reserved for the map of the last file.
     pub(super) fn own_bytes(self, free_bytes: u64) -> u64 {
         const KEPT_BLOCKS: u64 = 16;
         const MOST: u64 = 64 << 20;
         match self.magic {
-            TMPFS => 0, // its maps are not of the space that it counts
+            TMPFS => 0, // its maps do not use the space that it counts
             _ => ((free_bytes / 128).min(MOST) + KEPT_BLOCKS * self.block_bytes.min(4096)).min(free_bytes),
         }
     }
 
-    /// How large a file may become. No system call tells, and the engine has to refuse what is too large *before* it
-    /// takes the bytes. So those that hold more are listed, and anything else is held to a size that all but the FAT
-    /// family reach.
+    /// The maximum size of a file. No system call reports it, and the engine has to refuse a write that is too large
+    /// *before* it takes the bytes. So file systems with a higher limit are listed, and all others get a limit that all
+    /// but the FAT family support.
     pub(super) fn max_file_bytes(self) -> u64 {
         match self.magic {
-            // Extents number blocks in 32 bits and keep the last number for themselves.
+            // Extents number blocks in 32 bits and reserve the last number.
             EXT4 => u64::from(u32::MAX) * self.block_bytes.min(4096),
             XFS | BTRFS | TMPFS | ZFS | BCACHEFS => i64::MAX as u64,
             MSDOS => u64::from(u32::MAX),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_told_from_a_disk() {
+    fn a_server_is_distinguished_from_a_disk() {
         let local = with_blocks_of(4096, EXT4);
         assert!(local.has_syncfs() && !local.close_may_wait() && local.has_lasting_handles());
         let nfs = with_blocks_of(1 << 20, NFS);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_keeps_blocks_for_itself() {
+    fn a_disk_reserves_blocks_for_its_maps() {
         let ext4 = with_blocks_of(4096, EXT4);
         assert_eq!(
             [0, 4096, 65536, 1 << 20, 1 << 40].map(|free| ext4.own_bytes(free)),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_file_system_is_not_trusted_with_much() {
+    fn an_unknown_file_system_gets_cautious_limits() {
         assert_eq!(with_blocks_of(1 << 20, NFS).max_file_bytes(), 2 << 40);
         assert_eq!(with_blocks_of(4096, MSDOS).max_file_bytes(), (4 << 30) - 1);
     }

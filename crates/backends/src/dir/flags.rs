@@ -1,4 +1,4 @@
-//! Flags of files and directories: append-only, immutable and their kind, as the file system has them.
+//! Flags of files and directories, such as append-only and immutable, as the file system stores them.
 
 use std::os::fd::AsFd;
 
@@ -21,7 +21,7 @@ impl Volume {
         self.getattr(node)
     }
 
-    /// An ioctl takes no path descriptor.
+    /// An ioctl does not accept a path descriptor.
     fn on_descriptor<T>(
         &self,
         node: &Node,

@@ -1,4 +1,4 @@
-//! Names for files that survive renames, and the way back from them to the file.
+//! Handles for files that survive renames, and opening files by them.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,15 +17,15 @@ use crate::BACKEND;
 
 /// First byte of a handle that holds a kernel handle: its type follows, then its bytes.
 const KERNEL: u8 = 1;
-/// First byte of a handle that holds a node number, which leads to a descriptor kept open.
+/// First byte of a handle that holds a node number, which identifies a descriptor kept open.
 const PINNED: u8 = 2;
 
-/// Most nodes that a volume keeps open, whatever the process may.
+/// The maximum number of nodes that a volume keeps open, whatever the limit of the process.
 const PINS_MAX: usize = 65_536;
-/// It keeps so many, however few descriptors are left.
+/// The number that it keeps open, however few descriptors are left.
 const PINS_MIN: usize = 64;
 
-/// How nodes are opened again.
+/// How nodes are reopened.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Reopening {
     /// By kernel handles.
@@ -37,15 +37,15 @@ pub(super) enum Reopening {
 /// The handles of one volume.
 pub(super) struct Handles {
     reopening: Reopening,
-    /// Whether the file system has handles that last, if only to tell generations apart.
+    /// Whether the file system has persistent handles, if only to distinguish generations.
     has_kernel_handles: bool,
-    /// `None`: kernel handles have another form, or nodes are not opened by them.
+    /// `None` if kernel handles have another form, or nodes are not opened by them.
     numbers: Option<Numbers>,
     pins: Mutex<Pins>,
 }
 
 impl Handles {
-    /// Finds out what works on the file system of `root`; `wanted` is what is used if it does.
+    /// Tests what works on the file system of `root`. Uses `wanted` if it works.
     pub(super) fn probe(root: &OwnedFd, file_system: FileSystem, wanted: Reopening) -> Self {
         let kernel_handle = file_system.has_lasting_handles().then(|| handle_of(root.as_fd()).ok()).flatten();
         let has_kernel_handles = kernel_handle.is_some();
@@ -61,12 +61,12 @@ impl Handles {
         self.has_kernel_handles.then(|| handle_of(fd.as_fd())).transpose()
     }
 
-    /// Whether a node is found again only by being kept open.
+    /// Whether a node can be found again only while it is kept open.
     pub(super) fn keep_nodes_open(&self) -> bool {
         self.reopening != Reopening::ByKernel
     }
 
-    /// Generation and handle of node `ino`, open at `fd`. Without a name it is not kept open.
+    /// Generation and handle of node `ino`, open at `fd`. A node without a name is not kept open.
     pub(super) fn describe(
         &self,
         kernel_handle: Option<KernelHandle>,
@@ -81,7 +81,7 @@ impl Handles {
         if let Some(handle) = by_kernel.and_then(|handle| numbered(&handle).or_else(|| encoded(handle))) {
             return (generation, handle);
         }
-        // Also for a kernel handle that leaves no room for our head.
+        // Also for a kernel handle that leaves no space for our header.
         match has_name {
             true => self.pin(ino, fd),
             false => self.name_removed(ino),
@@ -90,8 +90,7 @@ impl Handles {
         (generation, handle)
     }
 
-    /// A path descriptor of the file of `handle`; whether it is still the one that was meant is for the
-    /// caller to check.
+    /// A path descriptor of the file of `handle`. The caller checks that it is still the intended file.
     pub(super) fn open(&self, root: &OwnedFd, handle: &FileHandle) -> io::Result<Arc<NodeFd>> {
         if let Some(number) = handle.number() {
             let numbers = self.numbers.as_ref().ok_or(Errno::STALE)?;
@@ -112,7 +111,7 @@ impl Handles {
         }
     }
 
-    /// Keeps a node open that has a name from now on, where that is how nodes are opened again.
+    /// Keeps a node open that now has a name, if nodes are reopened that way.
     pub(super) fn name_given(&self, ino: u64, fd: &Arc<NodeFd>) {
         if self.are_pinned() {
             self.pin(ino, fd);
@@ -120,25 +119,26 @@ impl Handles {
     }
 
     fn pin(&self, ino: u64, fd: &Arc<NodeFd>) {
-        // As many as are left: of several volumes none takes all.
+        // At most as many as are left, so that no volume takes all descriptors from the others.
         let unpinned = self.pins.lock().pin(ino, Arc::clone(fd), descriptors::left().clamp(PINS_MIN, PINS_MAX));
-        drop(unpinned); // may close some
+        drop(unpinned); // may close nodes
     }
 
-    /// Whether the caller has to say which nodes lose a name.
+    /// Whether the caller must report nodes that lose a name.
     pub(super) fn are_pinned(&self) -> bool {
         self.reopening == Reopening::ByDescriptor
     }
 
-    /// Lets go of a node that may just have lost its last name, so that its space is freed.
+    /// Closes a node that may just have lost its last name, so that its space is freed.
     pub(super) fn name_removed(&self, ino: u64) {
         let unpinned = self.pins.lock().unpin_if_nameless(ino);
         drop(unpinned);
     }
 }
 
-/// Opens by handle. A number that is being given to a new file at this moment is answered with ENOMEM (the kernel's
-/// `iget_locked` finds it in the making and returns nothing): asked again it is stale, and a lack of memory stays one.
+/// Opens by handle. The kernel answers ENOMEM for a number that a new file is just being created with (`iget_locked`
+/// finds the unfinished inode and returns nothing). A second attempt then answers stale, whereas a real lack of memory
+/// persists.
 fn open_settled(root: &OwnedFd, handle: &KernelHandle) -> io::Result<Arc<NodeFd>> {
     let open = || open_handle(root.as_fd(), handle).map(|fd| Arc::new(NodeFd::new(fd)));
     for _ in 0..IN_THE_MAKING {
@@ -150,15 +150,15 @@ fn open_settled(root: &OwnedFd, handle: &KernelHandle) -> io::Result<Arc<NodeFd>
     open()
 }
 
-/// Times that a number is looked at again while a file is being made under it.
+/// The number of further attempts while a file is being created with that number.
 const IN_THE_MAKING: u32 = 1000;
 
 fn encode(tag: u8, head: &[u8], body: &[u8]) -> Option<FileHandle> {
     FileHandle::new(&[&[tag], head, body].concat())
 }
 
-/// FNV-1a over type and bytes. A kernel handle holds number and generation of an inode, so successive files
-/// of one number differ in it; that is all it is for.
+/// FNV-1a over type and bytes. A kernel handle holds number and generation of an inode, so successive files with one
+/// number have different fingerprints; it serves no other purpose.
 fn fingerprint(handle: &KernelHandle) -> u64 {
     let bytes = handle.kind.to_le_bytes().into_iter().chain(handle.bytes.iter().copied());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -167,7 +167,7 @@ fn fingerprint(handle: &KernelHandle) -> u64 {
 /// Descriptors kept open by node number. An open descriptor keeps its inode, so its number is not reused.
 struct Pins {
     fds: HashMap<u64, Arc<NodeFd>>,
-    /// Oldest first; may name nodes that were unpinned since.
+    /// Oldest first. May contain nodes that were unpinned since.
     order: VecDeque<u64>,
 }
 
@@ -176,7 +176,7 @@ impl Pins {
         Self { fds: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// Keeps a node open, and lets the oldest go beyond `max`: they are returned.
+    /// Keeps a node open. Beyond `max`, removes the oldest and returns them.
     fn pin(&mut self, ino: u64, fd: Arc<NodeFd>, max: usize) -> Vec<Arc<NodeFd>> {
         let mut unpinned = Vec::new();
         match self.fds.insert(ino, fd) {

@@ -1,9 +1,9 @@
-//! How large a file may become and how much is in flight.
+//! The maximum size of a file and the number of units in flight.
 //!
-//! A process limit (RLIMIT_FSIZE) counts beside what the file system holds.
+//! A limit of the process (RLIMIT_FSIZE) applies in addition to that of the file system.
 //!
-//! Eight units of 1 MiB in flight wrote no faster than four, nor four much faster than a plain loop
-//! (`tests/throughput.rs` measures it), and what is in flight is what a sync waits for. So it is no more than the threads
+//! Eight units of 1 MiB in flight wrote no faster than four, and four not much faster than a plain loop
+//! (`tests/throughput.rs` measures it). A sync waits for the units in flight. So there are no more than the threads
 //! that may write at once.
 
 use rustix::process::{Resource, getrlimit};

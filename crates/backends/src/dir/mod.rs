@@ -1,37 +1,40 @@
 //! A volume in a directory of a mounted file system.
 //!
-//! Every call is a few system calls on the volume's own [`Workers`], or on the thread of a caller who waits:
-//! any of them may block for ever when the file system does. Data bypasses the kernel's page cache where it can, since the engine is one.
+//! Every call is a few system calls on the volume's own [`Workers`], or on the thread of a caller that waits: any of
+//! them may block forever when the file system does. Data bypasses the kernel's page cache where it can, since the
+//! engine is one.
 //!
 //! # Invariants
 //! R1. Every name is looked up relative to a directory descriptor, is a single component, and is never
 //!     followed when it is a link: no call leaves the root. Mount points below the root are refused
 //!     (`CrossDevice`): a sync of this volume would not cover them.
-//! R2. Before the first write to a node its data descriptor is open, and stays open while the node is. The
-//!     kernel reports an asynchronous write error to descriptors that were open at the time, so whoever
-//!     wants B4 of the port keeps the node open from the first write to the sync. The engine does.
-//! R3. A file is never longer than it was told to be: unaligned ends are not written directly.
-//! R4. Where `syncfs` does not reach the data, a sync of the volume syncs what has changed file by file (`unsynced`).
-//! R5. Who lets a node go does not wait for a server: where closing may, a thread does it (`closer`).
-//! R6. The new bytes of a file that was emptied ([`WriteUnit::refills`]) go to the disk as soon as they are written, as at a
-//!     close on ext4 (`auto_da_alloc`). The cut is in the file system's journal: bytes that stayed in the kernel's page cache
-//!     would reach the disk long after it, and a power cut would leave the file empty.
+//! R2. The data descriptor of a node is open before the first write to it, and stays open while the node is. The kernel
+//!     reports an asynchronous write error to descriptors that were open at the time. So B4 of the contract requires
+//!     that the caller keeps the node open from the first write to the sync; the engine does.
+//! R3. A file is never longer than the writes to it: unaligned ends are not written with direct I/O.
+//! R4. Where `syncfs` does not reach the data, a sync of the volume syncs every changed file (`unsynced`).
+//! R5. Dropping a node does not wait for a server: where a close may wait, a thread does it (`closer`).
+//! R6. The new bytes of a file that was emptied ([`WriteUnit::refills`]) are sent to the disk as soon as they are
+//!     written, as at a close on ext4 (`auto_da_alloc`). The truncation is in the file system's journal. Bytes that
+//!     stayed in the kernel's page cache would reach the disk long after it, and a power failure would leave the file
+//!     empty.
 //!
 //! # Identity and handles
-//! A node is known by device, number, and a fingerprint of its kernel file handle, which holds the inode's
-//! generation; where the file system has no handles the generation is 0. `Call::Reopen` goes through
-//! `open_by_handle_at`. Where that is missing or not permitted (it needs CAP_DAC_READ_SEARCH), and on FUSE, which
-//! forgets what nobody has open, each node that was found stays open instead, as far as descriptors are left: handles are then good
-//! in this process only, and the oldest turn `Stale` first. The engine is told (`Limits::reopens`), and keeps nodes of open files.
+//! A node is identified by device, number, and a fingerprint of its kernel file handle, which holds the inode's
+//! generation. If the file system has no handles, the generation is 0. `Call::Reopen` uses `open_by_handle_at`. Where
+//! that is missing or not permitted (it needs CAP_DAC_READ_SEARCH), and on FUSE, which forgets nodes that are not open,
+//! each node that was found stays open instead, while descriptors are left. Handles are then valid in this process
+//! only, and the oldest become `Stale` first. `Limits::reopens` reports this to the engine, which then keeps the nodes
+//! of open files open.
 //!
-//! All descriptors of nodes are counted for the process (`descriptors`), which tells engines when they are short.
+//! All descriptors of nodes are counted for the process (`descriptors`), so that engines learn when they are short.
 //!
-//! Where number and generation of a node have 32 bits each, they are its whole handle (`numbers`), which a front door can
-//! give away as a number of its own.
+//! Where number and generation of a node have 32 bits each, they are its whole handle (`numbers`), which a front end
+//! can use as its own node number.
 //!
 //! # Requirements
-//! Linux 5.8 (`AT_EMPTY_PATH` for times) with `/proc` mounted. Without `openat2` lookups use `openat` on
-//! checked single names, and mount points are told by their device number.
+//! Linux 5.8 (`AT_EMPTY_PATH` for times) with `/proc` mounted. Without `openat2`, lookups use `openat` on checked
+//! single names, and mount points are recognised by their device number.
 
 mod attributes;
 mod closer;
@@ -71,23 +74,21 @@ use crate::workers::{Lane, Workers};
 
 /// Threads of one volume.
 const THREADS_MAX: usize = 8;
-/// Threads that data and syncs never take: a lookup is not behind a volume's worth of slow writes. The rest is as many
-/// as the units in flight of [`limits`].
+/// Threads that data calls and syncs never take, so that a lookup does not wait behind all slow writes of a volume. The
+/// rest is as many as the units in flight of [`limits`].
 const THREADS_RESERVED: usize = 2;
 
 /// A volume in a directory of a mounted file system.
 ///
-/// No call leaves the directory: names are single components, links are not followed, and mount points
-/// below it are refused as [`CrossDevice`](slackwater::ErrorKind::CrossDevice). Every call runs on the
-/// volume's own few threads, or on that of a caller who waits for it anyway, so that a file system that hangs
-/// takes nothing else with it. Data bypasses the kernel's page cache where the file system allows it.
+/// No call leaves the directory: names are single components, links are not followed, and mount points below it are
+/// refused as [`CrossDevice`](slackwater::ErrorKind::CrossDevice). Every call runs on the volume's own few threads, or
+/// on that of a caller that waits for it anyway, so that a file system that hangs affects nothing else. Data bypasses
+/// the kernel's page cache where the file system allows it.
 ///
-/// A write error that the kernel meets later is reported to descriptors that were open at the time: keep a
-/// node from the first write to its sync. A sync of the volume covers the file system's every write error
-/// since the volume was opened.
+/// The kernel reports a later write error to descriptors that were open at the time: keep a node open from the first
+/// write to its sync. A sync of the volume covers every write error of the file system since the volume was opened.
 ///
-/// Dropping it answers queued calls as abandoned and lets running ones end; the last of them closes the
-/// root.
+/// Dropping it answers queued calls as abandoned and lets running ones finish; the last of them closes the root.
 pub struct DirBackend {
     volume: Arc<Volume>,
     workers: Workers,
@@ -97,13 +98,13 @@ impl DirBackend {
     /// A volume of everything below the directory `path`.
     ///
     /// # Errors
-    /// When `path` is no directory or cannot be opened, or `/proc` is not mounted.
+    /// If `path` is not a directory or cannot be opened, or `/proc` is not mounted.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         Self::open_with(path.as_ref(), Reopening::ByKernel)
     }
 
-    /// As [`DirBackend::open`], but keeps found nodes open even where kernel handles would do: what a
-    /// process without CAP_DAC_READ_SEARCH gets anyway.
+    /// As [`DirBackend::open`], but keeps found nodes open even where kernel handles work. A process without
+    /// CAP_DAC_READ_SEARCH gets this mode anyway.
     ///
     /// # Errors
     /// As [`DirBackend::open`].
@@ -111,13 +112,13 @@ impl DirBackend {
         Self::open_with(path.as_ref(), Reopening::ByDescriptor)
     }
 
-    /// Whether a node is opened again only after this process has found it by name. Otherwise its handle leads to it in
-    /// any process.
+    /// Whether a node can be reopened only after this process has found it by name. Otherwise its handle works in any
+    /// process.
     pub fn keeps_nodes_open(&self) -> bool {
         self.volume.handles.are_pinned()
     }
 
-    /// By which road data went so far.
+    /// How many reads and writes used each I/O path so far.
     pub fn stats(&self) -> DirStats {
         self.volume.stats()
     }
@@ -136,7 +137,7 @@ impl Backend for DirBackend {
         self.workers.run(lane, move || volume.serve(call));
     }
 
-    /// On the caller's thread: that saves the way to a worker and back.
+    /// On the caller's thread, which saves passing the call to a worker and back.
     fn submit_and_wait(&self, call: Call) {
         self.volume.serve(call);
     }

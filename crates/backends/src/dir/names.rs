@@ -20,16 +20,16 @@ impl Volume {
 
     pub(super) fn link(&self, node: &Node, dir: &Node, name: &OsStr) -> Answer<Attr> {
         let dir = self.dir_and_name(dir, name)?;
-        // By way of /proc: to link a path descriptor itself takes a capability.
+        // Through /proc: linking a path descriptor itself needs a capability.
         let (fds, fd_name) = self.fds.name_of(&self.node(node)?.path);
         linkat(fds, fd_name, dir, name, AtFlags::SYMLINK_FOLLOW).map_err(failed("linkat"))?;
-        // It may be the first name of a node that was made without one.
+        // It may be the first name of a node that was created without one.
         self.handles.name_given(node.id().ino, &self.node(node)?.path);
         self.getattr(node)
     }
 
-    /// Removes a name, and says what is left of the node. It is opened and asked for its handle before: for
-    /// that it may need the name.
+    /// Removes a name, and returns the node with its remaining links. The node and its handle are opened before, which
+    /// may need the name.
     pub(super) fn remove(&self, dir: &Node, name: &OsStr, removal: Removal) -> Answer<Found> {
         let dir = self.dir_and_name(dir, name)?;
         let flags = match removal {

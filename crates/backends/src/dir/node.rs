@@ -1,4 +1,4 @@
-//! One open node: its path descriptor, and descriptors for data from when they are first needed.
+//! An open node: its path descriptor, and data descriptors once they are needed.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -15,15 +15,15 @@ use crate::BACKEND;
 
 /// The descriptors of a node. Dropping it closes them all, which may wait for a server.
 pub(super) struct DirNode {
-    /// An `O_PATH` descriptor: enough for names and attributes, and it needs no permission on the file. Or the one that
-    /// the file was made with.
+    /// An `O_PATH` descriptor, which is enough for names and attributes and needs no permission on the file. Or the
+    /// descriptor with which the file was created.
     pub(super) path: Arc<NodeFd>,
     pub(super) kind: NodeKind,
     reader: OnceLock<NodeFd>,
-    /// `None` inside: it is `path`.
+    /// Contains `None` if it is `path`.
     writer: OnceLock<Option<NodeFd>>,
-    /// `None` inside: the file system does not take direct I/O in whole pages on this file, or it cannot be opened
-    /// again with its mode: then what it was made with has to do.
+    /// Contains `None` if the file system does not accept direct I/O in whole pages on this file, or if the mode
+    /// forbids opening it again: then the descriptor with which it was created is used.
     direct_reader: OnceLock<Option<NodeFd>>,
     direct_writer: OnceLock<Option<NodeFd>>,
 }
@@ -40,7 +40,7 @@ impl DirNode {
         }
     }
 
-    /// Gives a node that was just made the descriptor it was made with, where that is not its path.
+    /// Stores the descriptor with which a new node was created, if that is not its path descriptor.
     pub(super) fn set_writer(&self, writer: Option<NodeFd>) {
         self.writer.set(writer).ok();
     }
@@ -88,7 +88,7 @@ impl DirNode {
         Ok(takes_pages(&file)?.then_some(file))
     }
 
-    /// The path descriptor, if opening it for data cannot wait for a peer or act on a device.
+    /// The path descriptor, if opening the file for data cannot wait for a peer or act on a device.
     fn file(&self) -> io::Result<&NodeFd> {
         match self.kind {
             NodeKind::File => Ok(&self.path),
@@ -98,7 +98,8 @@ impl DirNode {
     }
 }
 
-/// Whether direct I/O in whole pages is fine. A kernel that does not say is tried: it answers `EINVAL`.
+/// Whether direct I/O in whole pages is possible. If the kernel does not report it, it is tried: the kernel answers
+/// `EINVAL`.
 fn takes_pages(file: &NodeFd) -> io::Result<bool> {
     let stat = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
     let fits = |align: u32| align != 0 && PAGE_BYTES.is_multiple_of(u64::from(align));
@@ -106,7 +107,7 @@ fn takes_pages(file: &NodeFd) -> io::Result<bool> {
     Ok(!is_known || (fits(stat.stx_dio_mem_align) && fits(stat.stx_dio_offset_align)))
 }
 
-/// The value of `slot`, made first if need be. Of two that are made at once one is dropped.
+/// The value of `slot`, created first if necessary. Of two that are created at once, one is dropped.
 fn open_once<T>(slot: &OnceLock<T>, open: impl FnOnce() -> io::Result<T>) -> io::Result<&T> {
     match slot.get() {
         Some(value) => Ok(value),
@@ -114,8 +115,8 @@ fn open_once<T>(slot: &OnceLock<T>, open: impl FnOnce() -> io::Result<T>) -> io:
     }
 }
 
-/// `/proc/self/fd`: here a descriptor has a path, also one that opens it with other rights. The volumes of a process share it,
-/// and the last one closes it.
+/// `/proc/self/fd`: here a descriptor has a path, through which it can be opened with other access modes. The volumes
+/// of a process share it, and the last one closes it.
 pub(super) struct ProcFds(OwnedFd);
 
 impl ProcFds {
@@ -127,7 +128,7 @@ impl ProcFds {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = Arc::new(Self(openat(rustix::fs::CWD, c"/proc/self/fd", flags, Mode::empty())?));
         let mut shared = SHARED.lock();
-        // Of two that are opened at once one is dropped.
+        // Of two that are opened at once, one is dropped.
         let earlier = shared.upgrade();
         if earlier.is_none() {
             *shared = Arc::downgrade(&opened);
@@ -141,12 +142,13 @@ impl ProcFds {
         openat(&self.0, DecInt::from_fd(fd), flags | OFlags::CLOEXEC, Mode::empty()).map(NodeFd::new)
     }
 
-    /// The path of the file of `fd`, for system calls that take nothing else. It leads to a link itself.
+    /// The path of the file of `fd`, for system calls that accept only paths. For a symbolic link it leads to the link
+    /// itself.
     pub(super) fn path_of(&self, fd: impl AsFd) -> String {
         format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
     }
 
-    /// Directory and name under which system calls find the file of `fd` that do not take a path descriptor.
+    /// Directory and name of the file of `fd`, for system calls that do not accept a path descriptor.
     pub(super) fn name_of(&self, fd: impl AsFd) -> (&OwnedFd, DecInt) {
         (&self.0, DecInt::from_fd(fd))
     }
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn volumes_of_a_process_share_one_descriptor_of_its_descriptors() {
+    fn volumes_of_a_process_share_one_proc_descriptor() {
         let first = ProcFds::open().expect("/proc");
         assert!((0..3).all(|_| Arc::ptr_eq(&first, &ProcFds::open().expect("/proc"))));
     }

@@ -1,10 +1,10 @@
 //! Kernel handles as numbers of 64 bits.
 //!
-//! A kernel handle is opaque. The forms of a few file systems are part of what they have on disk or sent to NFS clients,
-//! and will not change: number and generation of the inode, both of 32 bits as a rule, beside words that are
-//! the same for all files of a volume. Number and generation are then the whole handle. XFS of some size has numbers of more
-//! bits: there 24 bits of the generation are kept, and the file system is asked for the others. Nothing here is trusted: whoever opens
-//! by such a handle asks the file that it leads to for its handle again and compares.
+//! A kernel handle is opaque. The forms of a few file systems are part of their disk format or were sent to NFS
+//! clients, and will not change. They hold number and generation of the inode, usually of 32 bits each, beside words
+//! that are the same for all files of a volume. Number and generation are then the whole handle. A large XFS has
+//! numbers of more bits: there 24 bits of the generation are kept, and the others are read from the file system.
+//! Nothing here is trusted: after opening by such a handle, the caller reads the handle of the file again and compares.
 //!
 //! # Kernel counterpart
 //! `FILEID_INO32_GEN` (ext2, ext3, ext4, F2FS, small XFS), `shmem_encode_fh`, `struct xfs_fid64`, `struct btrfs_fid`.
@@ -16,14 +16,14 @@ use slackwater::backend::FileHandle;
 
 use super::sys::{KernelHandle, xfs_generation};
 
-/// Where a kind of handle has its number and generation, in words of 32 bits.
+/// The position of number and generation in a kind of handle, in words of 32 bits.
 #[derive(Copy, Clone)]
 struct Form {
     kind: i32,
     words: usize,
     ino: usize,
     generation: usize,
-    /// Bits of a short form that are the number's; the upper ones are the generation's.
+    /// How many bits of a short form belong to the number; the upper ones belong to the generation.
     ino_bits: u32,
 }
 
@@ -37,22 +37,23 @@ const FORMS: [Form; 4] = [
     Form { kind: 0x4d, words: 5, ino: 0, generation: 4, ino_bits: 32 },
 ];
 
-/// Kind of the handles of XFS whose numbers have 64 bits.
+/// The kind of XFS handles with 64-bit numbers.
 const XFS: i32 = 0x81;
 
 const WORD_BYTES: usize = 4;
-/// Where XFS has the upper half of a number.
+/// The position of the upper half of a number in XFS handles.
 const UPPER: usize = 1;
 
-/// The handles of a volume that number and generation tell apart.
+/// The handles of a volume whose files are identified by number and generation.
 pub(super) struct Numbers {
     form: Form,
-    /// One of them.
+    /// An example of such a handle.
     like: Vec<[u8; WORD_BYTES]>,
 }
 
 impl Numbers {
-    /// Those like `handle`, which is that of `root`, if its form is known and the way there and back works.
+    /// The handles like `handle`, which is that of `root`, if its form is known and the conversion works in both
+    /// directions.
     pub(super) fn like(root: &OwnedFd, handle: &KernelHandle) -> Option<Self> {
         let numbers = Self::of_form(handle)?;
         let number = numbers.short(handle)?.number()?;
@@ -82,7 +83,7 @@ impl Numbers {
         is_alike.then(|| FileHandle::from_number(ino | generation << self.form.ino_bits))
     }
 
-    /// The kernel's handle of which `number` is the short form.
+    /// The kernel's handle whose short form is `number`.
     pub(super) fn whole(&self, root: &OwnedFd, number: u64) -> io::Result<KernelHandle> {
         let ino = number & ((1 << self.form.ino_bits) - 1);
         let generation = match self.has_upper_half() {
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_has_no_number() {
+    fn a_handle_that_does_not_fit_has_no_number() {
         let numbers = Numbers::of_form(&handle(0x81, &[128, 0, 5])).expect("the form is known");
         let large = handle(0x81, &[12, 0x12, 0x3400_0077]);
         assert_eq!(numbers.short(&large).and_then(|short| short.number()), Some(0x77 << 40 | 0x12 << 32 | 12));

@@ -1,6 +1,6 @@
-//! From a directory to the one it is in, and whether that ends at the root of the volume.
+//! Finding the parent of a directory, and checking that the path leads up to the root of the volume.
 //!
-//! The one place that goes up: whatever it finds is looked at before anybody gets it (R1).
+//! The only place that goes up. Every directory it finds is checked before it is returned (R1).
 
 use std::os::fd::AsFd;
 
@@ -15,10 +15,10 @@ use super::descriptors::NodeFd;
 use super::errno::failed;
 use super::volume::{Answer, PATH_ONLY, Volume};
 
-/// Deeper than any path that can be made in one step; the walk ends there whatever others move meanwhile.
+/// Deeper than any path that can be created in one step. The walk ends there, whatever other processes move meanwhile.
 const DEPTH_MAX: usize = 1 << 16;
 
-/// Which directory: device and number.
+/// The identity of a directory: device and number.
 type Which = (u64, u64);
 
 impl Volume {
@@ -39,8 +39,8 @@ impl Volume {
         self.found(Arc::new(parent))
     }
 
-    /// Whether a node that no name led to is in the volume. Of a directory that is known. A file does not say where its
-    /// names are.
+    /// Whether a node that was not found by name is in the volume. This can be checked for directories only: a file
+    /// does not tell where its names are.
     pub(super) fn may_be_within(&self, found: &Found) -> Answer<bool> {
         if found.attr.kind != NodeKind::Directory {
             return Ok(true);

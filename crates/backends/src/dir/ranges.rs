@@ -1,4 +1,4 @@
-//! Allocated ranges of files: space, holes, and where which is.
+//! Ranges of files: allocating space, punching holes, and finding both.
 
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
@@ -30,7 +30,7 @@ impl Volume {
         if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > self.limits().max_file_bytes) {
             return Err(ErrorKind::TooLarge.into());
         }
-        // A signal may end it anywhere, and to begin again does no harm.
+        // A signal may interrupt it anywhere, and repeating it does no harm.
         while let Err(errno) = fallocate(writer, flags, offset_bytes, len_bytes) {
             if errno != Errno::INTR {
                 return Err(failed("fallocate")(errno));
@@ -39,7 +39,7 @@ impl Volume {
         self.getattr(node)
     }
 
-    /// The descriptor's position moves, which nobody minds: data goes to stated offsets.
+    /// This moves the descriptor's position, which is not used: data is written at explicit offsets.
     pub(super) fn seek(&self, node: &Node, offset_bytes: u64, whence: SeekWhence) -> Answer<Option<u64>> {
         let reader = self.node(node)?.reader(&self.fds).map_err(failed("open for reading"))?;
         if offset_bytes > i64::MAX as u64 {

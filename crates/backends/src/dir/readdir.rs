@@ -14,9 +14,9 @@ use super::errno::failed;
 use super::node::DirNode;
 use super::volume::{Answer, Volume, check_name};
 
-/// Bytes of directory entries fetched by one call: some 800 names of middling length.
+/// Bytes of directory entries read by one call: about 800 names of average length.
 const ENTRIES_BYTES: usize = 32 << 10;
-/// The same where each entry is opened as well: some hundred, since each takes a descriptor.
+/// The same if each entry is also opened: about a hundred, since each needs a descriptor.
 const PLUS_ENTRIES_BYTES: usize = 4 << 10;
 
 impl Volume {
@@ -24,8 +24,7 @@ impl Volume {
         self.entries(node, cookie, &mut [MaybeUninit::uninit(); ENTRIES_BYTES])
     }
 
-    /// Entries and what they lead to. One that cannot be found, for whatever reason, is left to a lookup,
-    /// which says why.
+    /// Entries with their nodes. An entry whose node cannot be opened is left to a lookup, which reports the reason.
     pub(super) fn readdir_plus(&self, node: &Node, cookie: u64) -> Answer<Vec<DirEntryPlus>> {
         let entries = self.entries(node, cookie, &mut [MaybeUninit::uninit(); PLUS_ENTRIES_BYTES])?;
         let dir = &self.node(node)?.path;
@@ -36,14 +35,14 @@ impl Volume {
         Ok(entries.into_iter().map(plus).collect())
     }
 
-    /// Reads on behind `cookie`, the offset the file system gave, on a descriptor of its own: file systems
-    /// keep an offset good while entries come and go, and readers do not disturb each other.
+    /// Continues behind `cookie`, the offset that the file system returned, on a new descriptor. File systems keep an
+    /// offset valid while entries are added and removed, and readers do not disturb each other.
     fn entries(&self, node: &Node, cookie: u64, buffer: &mut [MaybeUninit<u8>]) -> Answer<Vec<DirEntry>> {
         let stream = self.open_directory(self.node(node)?)?;
         seek(&stream, SeekFrom::Start(cookie)).map_err(failed("lseek"))?;
         let mut stream = RawDir::new(stream, buffer);
         let mut entries = Vec::new();
-        // One buffer full, unless it held nothing but the two entries that are left out.
+        // One full buffer, unless it held only `.` and `..`, which are skipped.
         while entries.is_empty() || !stream.is_buffer_empty() {
             match stream.next() {
                 Some(Ok(entry)) => entries.extend(dir_entry(&entry)),
@@ -63,7 +62,7 @@ impl Volume {
 
 fn dir_entry(entry: &RawDirEntry<'_>) -> Option<DirEntry> {
     let name = OsStr::from_bytes(entry.file_name().to_bytes());
-    // Whatever else the kernel hands out that is not a name is nothing a caller could ask for.
+    // An entry that is not a valid name is skipped: no caller could look it up.
     check_name(name).ok()?;
     let kind = Some(entry.file_type()).filter(|kind| *kind != FileType::Unknown).map(node_kind);
     Some(DirEntry { cookie: entry.next_entry_cookie(), name: name.into(), ino: entry.ino(), kind })

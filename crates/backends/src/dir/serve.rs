@@ -1,4 +1,4 @@
-//! Which method does which call.
+//! Dispatch of calls to methods.
 
 use slackwater::ErrorKind;
 use slackwater::backend::Call;
@@ -6,7 +6,7 @@ use slackwater::backend::Call;
 use super::volume::Volume;
 
 impl Volume {
-    /// Does what `call` asks for, and answers it.
+    /// Runs `call` and answers it.
     pub(super) fn serve(&self, call: Call) {
         if let Some(closer) = &self.closer {
             closer.help();

@@ -1,4 +1,4 @@
-//! The system calls that the rest of the folder has no safe wrapper for: kernel file handles, and what XFS knows of an inode.
+//! System calls without a safe wrapper: kernel file handles, and the XFS ioctl for data of an inode.
 //!
 //! # Kernel counterpart
 //! `name_to_handle_at(2)`, `open_by_handle_at(2)` and `XFS_IOC_BULKSTAT`.
@@ -11,14 +11,14 @@ use rustix::io::Errno;
 /// Most bytes of a kernel handle, `MAX_HANDLE_SZ`.
 const HANDLE_BYTES_MAX: usize = 128;
 
-/// A kernel file handle: type, and as many bytes as the file system needs.
+/// A kernel file handle: a type, and as many bytes as the file system needs.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub(super) struct KernelHandle {
     pub(super) kind: i32,
     pub(super) bytes: Vec<u8>,
 }
 
-/// `struct file_handle` with room for the largest handle.
+/// `struct file_handle` with space for the largest handle.
 #[repr(C)]
 struct RawHandle {
     handle_bytes: u32,
@@ -31,8 +31,8 @@ pub(super) fn handle_of(fd: BorrowedFd<'_>) -> Result<KernelHandle, Errno> {
     let mut raw = RawHandle { handle_bytes: HANDLE_BYTES_MAX as u32, handle_type: 0, f_handle: [0; _] };
     let mut mount_id = 0;
     let raw_handle = (&raw mut raw).cast();
-    // SAFETY: the path is a C string and empty, as AT_EMPTY_PATH wants it; `raw` is laid out as the kernel's
-    // `struct file_handle` followed by the room that `handle_bytes` announces; `mount_id` takes an int.
+    // SAFETY: the path is an empty C string, as AT_EMPTY_PATH requires; `raw` is laid out as the kernel's `struct
+    // file_handle` followed by the `handle_bytes` bytes that it announces; `mount_id` holds an int.
     let outcome = unsafe {
         libc::name_to_handle_at(fd.as_raw_fd(), c"".as_ptr(), raw_handle, &raw mut mount_id, libc::AT_EMPTY_PATH)
     };
@@ -56,11 +56,11 @@ pub(super) fn open_handle(mount: BorrowedFd<'_>, handle: &KernelHandle) -> Resul
     if fd < 0 {
         return Err(last_errno());
     }
-    // SAFETY: the kernel has just returned this descriptor, so nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// `struct xfs_bulkstat_req` with room for one inode.
+/// `struct xfs_bulkstat_req` with space for one inode.
 #[repr(C)]
 struct XfsBulkstat {
     ino: u64,
@@ -92,11 +92,11 @@ pub(super) fn xfs_generation(root: BorrowedFd<'_>, ino: u64) -> Result<u32, Errn
         generation: 0,
         rest: [0; _],
     };
-    // SAFETY: `request` is laid out as the kernel's head and one `struct xfs_bulkstat`, which is all that is asked for.
+    // SAFETY: `request` is laid out as the kernel's header and one `struct xfs_bulkstat`, and requests only one.
     if unsafe { libc::ioctl(root.as_raw_fd(), XFS_IOC_BULKSTAT, &raw mut request) } < 0 {
         return Err(last_errno());
     }
-    // It goes on to the next inode where there is none of this number.
+    // If there is no inode with this number, the kernel returns the next one.
     if request.found == 1 && request.found_ino == ino { Ok(request.generation) } else { Err(Errno::STALE) }
 }
 

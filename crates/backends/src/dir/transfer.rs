@@ -1,12 +1,12 @@
 //! Data: reading, writing, and making durable.
 //!
-//! A write takes one of three roads. *Direct* past the kernel's page cache, for whole pages and units worth
-//! the trouble. *Dontcache* through it, but out of it as soon as it is written, where direct is refused.
-//! *Plain* for the rest: small units, and the partial page at the end of a file, which direct I/O would
-//! lengthen (R3). The roads may meet in one unit: they part at a page boundary, the kernel keeps direct and
-//! cached I/O on a file coherent, and a sync on any descriptor covers the inode.
+//! A write uses one of three I/O paths. *Direct* bypasses the kernel's page cache, for whole pages and units that are
+//! large enough. *Dontcache* uses the page cache, but leaves it as soon as the data is written, where direct I/O is
+//! refused. *Plain* serves the rest: small units, and the partial page at the end of a file, which direct I/O would
+//! lengthen (R3). One unit may use several paths: they are split at a page boundary, the kernel keeps direct and cached
+//! I/O on a file coherent, and a sync on any descriptor covers the inode.
 //!
-//! What a file system does not take is learnt from its first refusal and remembered for the volume.
+//! If a file system refuses a path, the refusal is remembered for the volume.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
@@ -22,16 +22,16 @@ use super::errno::failed;
 use super::node::DirNode;
 use super::volume::{Answer, Volume};
 
-/// Below this a unit is not worth a road of its own: measured, direct I/O loses by then.
+/// Below this size a unit uses the plain path: direct I/O was measured to be slower.
 const BYPASS_BYTES_MIN: usize = 64 << 10;
 
-/// Most slices of one system call, `IOV_MAX`.
+/// The maximum number of slices of one system call, `IOV_MAX`.
 const SLICES_MAX: usize = 1024;
 
 /// `RWF_DONTCACHE` (Linux 6.14).
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// How many system calls moved data by which road.
+/// The number of system calls that moved data, by I/O path.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct DirStats {
@@ -47,9 +47,9 @@ pub struct DirStats {
     pub plain_reads: u64,
 }
 
-/// What is known of the roads, and how often they were taken.
+/// The I/O paths: which were refused, and how often each was used.
 #[derive(Default)]
-pub(super) struct Roads {
+pub(super) struct IoPaths {
     direct_is_refused: AtomicBool,
     dontcache_is_refused: AtomicBool,
     direct_writes: AtomicU64,
@@ -59,8 +59,8 @@ pub(super) struct Roads {
     plain_reads: AtomicU64,
 }
 
-/// One way for bytes to go. Only the first two can be refused.
-enum Road<'a> {
+/// An I/O path for writes. Only the first two can be refused.
+enum IoPath<'a> {
     Direct(&'a NodeFd),
     Dontcache(&'a NodeFd),
     Plain(&'a NodeFd),
@@ -73,19 +73,19 @@ impl Volume {
         let mut written = 0;
         while written < unit.len_bytes() {
             let (at, left) = (unit.offset_bytes() + written as u64, unit.len_bytes() - written);
-            let (road, len) = self.road(node, cached, at, left).map_err(failed("open O_DIRECT"))?;
+            let (io_path, len) = self.io_path(node, cached, at, left).map_err(failed("open O_DIRECT"))?;
             let slices = window(unit.slices(), written, len);
-            match self.write_by(&road, &slices, at) {
+            match self.write_by(&io_path, &slices, at) {
                 Ok(0) => return Err(BackendError::new(ErrorKind::Io, "pwritev2 wrote nothing")),
                 Ok(count) => {
-                    if let (Road::Plain(fd), true) = (&road, unit.refills()) {
+                    if let (IoPath::Plain(fd), true) = (&io_path, unit.refills()) {
                         begin_writeback(fd, at, count); // R6
                     }
                     written += count;
                 }
                 Err(Errno::INTR) => {}
-                Err(errno) if self.roads.remember(&road, errno) => {}
-                // The rest comes again as a unit of its own, and meets the error then.
+                Err(errno) if self.io_paths.remember(&io_path, errno) => {}
+                // The rest will be submitted again as a unit of its own, and gets the error then.
                 Err(_) if written > 0 => break,
                 Err(errno) => return Err(failed("pwritev2")(errno)),
             }
@@ -93,31 +93,37 @@ impl Volume {
         Ok(written)
     }
 
-    /// The road for the next `left` bytes at `at`, and how many of them take it.
-    fn road<'a>(&self, node: &'a DirNode, cached: &'a NodeFd, at: u64, left: usize) -> io::Result<(Road<'a>, usize)> {
+    /// The path for the next `left` bytes at `at`, and how many of them use it.
+    fn io_path<'a>(
+        &self,
+        node: &'a DirNode,
+        cached: &'a NodeFd,
+        at: u64,
+        left: usize,
+    ) -> io::Result<(IoPath<'a>, usize)> {
         let whole_pages = left - left % PAGE_BYTES as usize;
         if self.may_go_direct(at, whole_pages)
             && let Some(direct) = node.direct_writer(&self.fds)?
         {
-            return Ok((Road::Direct(direct), whole_pages));
+            return Ok((IoPath::Direct(direct), whole_pages));
         }
-        let is_refused = self.roads.dontcache_is_refused.load(Ordering::Relaxed);
+        let is_refused = self.io_paths.dontcache_is_refused.load(Ordering::Relaxed);
         match left >= BYPASS_BYTES_MIN && !is_refused {
-            true => Ok((Road::Dontcache(cached), left)),
-            false => Ok((Road::Plain(cached), left)),
+            true => Ok((IoPath::Dontcache(cached), left)),
+            false => Ok((IoPath::Plain(cached), left)),
         }
     }
 
     fn may_go_direct(&self, at: u64, len: usize) -> bool {
-        let is_refused = self.roads.direct_is_refused.load(Ordering::Relaxed);
+        let is_refused = self.io_paths.direct_is_refused.load(Ordering::Relaxed);
         !is_refused && len >= BYPASS_BYTES_MIN && at.is_multiple_of(PAGE_BYTES)
     }
 
-    fn write_by(&self, road: &Road<'_>, slices: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
-        let (count, outcome) = match road {
-            Road::Direct(fd) => (&self.roads.direct_writes, pwritev(fd, slices, at)),
-            Road::Dontcache(fd) => (&self.roads.dontcache_writes, pwritev2(fd, slices, at, DONTCACHE)),
-            Road::Plain(fd) => (&self.roads.plain_writes, pwritev(fd, slices, at)),
+    fn write_by(&self, io_path: &IoPath<'_>, slices: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        let (count, outcome) = match io_path {
+            IoPath::Direct(fd) => (&self.io_paths.direct_writes, pwritev(fd, slices, at)),
+            IoPath::Dontcache(fd) => (&self.io_paths.dontcache_writes, pwritev2(fd, slices, at, DONTCACHE)),
+            IoPath::Plain(fd) => (&self.io_paths.plain_writes, pwritev(fd, slices, at)),
         };
         count.fetch_add(u64::from(outcome.is_ok()), Ordering::Relaxed);
         outcome
@@ -139,13 +145,13 @@ impl Volume {
                 Some(fd) => preadv(fd, slices, at),
                 None => preadv(node.reader(&self.fds).map_err(failed("open for reading"))?, slices, at),
             };
-            let count = if direct.is_some() { &self.roads.direct_reads } else { &self.roads.plain_reads };
+            let count = if direct.is_some() { &self.io_paths.direct_reads } else { &self.io_paths.plain_reads };
             count.fetch_add(u64::from(outcome.is_ok()), Ordering::Relaxed);
             match outcome {
                 Ok(0) => break,
                 Ok(count) => read += count,
                 Err(Errno::INTR) => {}
-                Err(errno) if direct.is_some_and(|fd| self.roads.remember(&Road::Direct(fd), errno)) => {}
+                Err(errno) if direct.is_some_and(|fd| self.io_paths.remember(&IoPath::Direct(fd), errno)) => {}
                 Err(errno) => return Err(failed("preadv")(errno)),
             }
         }
@@ -160,7 +166,7 @@ impl Volume {
         }
     }
 
-    /// Makes a file or directory durable. For other nodes there is nothing to be done that way.
+    /// Makes a file or directory durable. Other nodes cannot be synced this way.
     fn sync_node(&self, node: &Node, scope: SyncScope) -> Answer<()> {
         let node = self.node(node)?;
         let sync = |fd: &NodeFd| match scope {
@@ -177,7 +183,7 @@ impl Volume {
         }
     }
 
-    /// Has the next sync of the volume reach what a call that was answered with `answer` has changed (R4).
+    /// Registers a node changed by a call with this `answer` for the next sync of the volume (R4).
     pub(super) fn changed<T>(&self, nodes: &[&Node], answer: Answer<T>) -> Answer<T> {
         if let (Some(unsynced), Ok(_)) = (&self.unsynced, &answer) {
             for node in nodes.iter().filter(|node| !unsynced.note(node, descriptors::supply())) {
@@ -187,8 +193,8 @@ impl Volume {
         answer
     }
 
-    /// A node that has changed, for a sync of the volume. One that was only changed in its attributes, and that may
-    /// not be opened, or a directory that cannot be synced or is gone, has nothing more to be done for it.
+    /// Syncs a node that has changed, for a sync of the volume. Nothing more can be done for a node whose attributes
+    /// only have changed and that may not be opened, or for a directory that cannot be synced or was removed.
     fn sync_changed(&self, node: &Node) -> Answer<()> {
         match (self.node(node)?.has_writer(), self.sync_node(node, SyncScope::All)) {
             (false, Err(error))
@@ -200,12 +206,12 @@ impl Volume {
         }
     }
 
-    /// Makes the whole file system durable, whoever else uses it. Any write error on it since the last call
+    /// Makes the whole file system durable, including data of other programs. Any write error on it since the last call
     /// fails this one, since it may have been one of ours.
     pub(super) fn sync_volume(&self) -> Answer<()> {
         let changed =
             self.unsynced.as_ref().map_or(Ok(()), |unsynced| unsynced.sync_all(|node| self.sync_changed(node)));
-        // In any case: an error is reported to who asks, and once.
+        // In any case: an error is reported once, to the next caller.
         let file_system = syncfs(&self.root).map_err(failed("syncfs"));
         changed.and(file_system)
     }
@@ -213,36 +219,36 @@ impl Volume {
     pub(super) fn stats(&self) -> DirStats {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         DirStats {
-            direct_writes: count(&self.roads.direct_writes),
-            dontcache_writes: count(&self.roads.dontcache_writes),
-            plain_writes: count(&self.roads.plain_writes),
-            direct_reads: count(&self.roads.direct_reads),
-            plain_reads: count(&self.roads.plain_reads),
+            direct_writes: count(&self.io_paths.direct_writes),
+            dontcache_writes: count(&self.io_paths.dontcache_writes),
+            plain_writes: count(&self.io_paths.plain_writes),
+            direct_reads: count(&self.io_paths.direct_reads),
+            plain_reads: count(&self.io_paths.plain_reads),
         }
     }
 }
 
-impl Roads {
-    /// Whether `errno` says that `road` is not for this volume, rather than that the call failed.
-    fn remember(&self, road: &Road<'_>, errno: Errno) -> bool {
-        let refusal = match (road, errno) {
-            (Road::Direct(_), Errno::INVAL) => &self.direct_is_refused,
-            (Road::Dontcache(_), Errno::OPNOTSUPP | Errno::INVAL) => &self.dontcache_is_refused,
-            (Road::Direct(_) | Road::Dontcache(_) | Road::Plain(_), _) => return false,
+impl IoPaths {
+    /// Whether `errno` means that this volume does not support `io_path`, rather than that the call failed.
+    fn remember(&self, io_path: &IoPath<'_>, errno: Errno) -> bool {
+        let refusal = match (io_path, errno) {
+            (IoPath::Direct(_), Errno::INVAL) => &self.direct_is_refused,
+            (IoPath::Dontcache(_), Errno::OPNOTSUPP | Errno::INVAL) => &self.dontcache_is_refused,
+            (IoPath::Direct(_) | IoPath::Dontcache(_) | IoPath::Plain(_), _) => return false,
         };
         refusal.store(true, Ordering::Relaxed);
         true
     }
 }
 
-/// Has the kernel write `len` bytes at `at` to the disk, without waiting for it. A file system that does not do it
-/// has lost nothing.
+/// Asks the kernel to write `len` bytes at `at` to the disk, without waiting for it. No data is lost if the file system
+/// does not do it.
 fn begin_writeback(fd: &NodeFd, at: u64, len: usize) {
-    // Whole pages are dropped once they are clean, which is what the other two roads do as well.
+    // Whole pages are dropped once they are clean, as with the other two paths.
     let _ = fadvise(fd, at, NonZeroU64::new(len as u64), Advice::DontNeed);
 }
 
-/// The part of `slices` from `skip` on, `len` bytes long, as far as one system call takes it.
+/// The part of `slices` from `skip` on, `len` bytes long, limited to what one system call accepts.
 fn window<'a>(slices: impl Iterator<Item = &'a [u8]>, mut skip: usize, mut len: usize) -> Vec<IoSlice<'a>> {
     let part = slices.filter_map(|slice| {
         let (skipped, slice) = slice.split_at(skip.min(slice.len()));
@@ -274,10 +280,10 @@ mod tests {
     use crate::dir::handles::Reopening;
     use crate::dir::unsynced::Unsynced;
 
-    /// A refusal stands for a file system that has neither of the first two roads.
+    /// The refusals simulate a file system with neither of the first two paths.
     #[test]
-    fn a_unit_takes_the_next_road_where_one_is_refused() {
-        let path = std::env::temp_dir().join(format!("slackwater-roads-{}", std::process::id()));
+    fn a_unit_uses_the_next_path_if_one_is_refused() {
+        let path = std::env::temp_dir().join(format!("slackwater-io-paths-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a directory for the test");
         let volume = Volume::open(&path, Reopening::ByKernel).expect("it was just made");
         let root = volume.open_root().expect("a volume has a root").node;
@@ -292,23 +298,23 @@ mod tests {
             assert_eq!(volume.write(&unit).ok(), Some(100_001));
         };
         let fd = NodeFd::new(volume.root.try_clone().expect("a descriptor"));
-        assert!(volume.roads.remember(&Road::Direct(&fd), Errno::INVAL));
+        assert!(volume.io_paths.remember(&IoPath::Direct(&fd), Errno::INVAL));
         write();
         let first = volume.stats();
         assert_eq!((first.direct_writes, first.dontcache_writes + first.plain_writes), (0, 1));
-        assert!(volume.roads.remember(&Road::Dontcache(&fd), Errno::OPNOTSUPP));
+        assert!(volume.io_paths.remember(&IoPath::Dontcache(&fd), Errno::OPNOTSUPP));
         write();
         let second = volume.stats();
         assert_eq!(second, DirStats { plain_writes: first.plain_writes + 1, ..first });
-        assert!(!volume.roads.remember(&Road::Plain(&fd), Errno::INVAL));
+        assert!(!volume.io_paths.remember(&IoPath::Plain(&fd), Errno::INVAL));
         let attr = volume.getattr(&file).expect("it is open");
         assert_eq!(attr.size_bytes, 100_001);
         std::fs::remove_dir_all(&path).expect("ours to remove");
     }
 
-    /// R4, on a file system that is told to be one where `syncfs` reaches nothing.
+    /// R4, on a file system declared as one where `syncfs` reaches nothing.
     #[test]
-    fn what_a_call_changed_is_what_a_sync_goes_through() {
+    fn a_sync_of_the_volume_syncs_each_changed_node() {
         let path = std::env::temp_dir().join(format!("slackwater-unsynced-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a directory for the test");
         let mut volume = Volume::open(&path, Reopening::ByKernel).expect("it was just made");

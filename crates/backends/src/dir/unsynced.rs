@@ -1,17 +1,17 @@
-//! What has changed since the volume was last synced, on file systems where `syncfs` does not see to it.
+//! The nodes that have changed since the volume was last synced, on file systems where `syncfs` does not cover them.
 //!
-//! `syncfs` asks a file system to make everything durable. FUSE, 9p and SMB have their data elsewhere, and hand a
-//! sync on only for a file that is asked for by itself. There every file that was written or changed since the
-//! last sync is remembered, and every directory whose names have changed, and a sync goes through them.
+//! `syncfs` asks a file system to make everything durable. FUSE, 9p and SMB keep their data on a server, and pass on a
+//! sync of a single file only. There, every file that was written or changed since the last sync is remembered, and
+//! every directory whose names have changed, and a sync of the volume syncs each of them.
 //!
 //! # Invariants
-//! U1. A node is here from before its change is answered until a sync of it that began later has succeeded.
-//! U2. One sync of the volume at a time, or the second would answer while the first still has its nodes.
-//! U3. At most [`NODES_MAX`] nodes are kept, with their descriptors, and none beside those that are there while descriptors are
-//!     short: a change beyond is synced at once.
+//! U1. A node is listed from before its change is answered until a sync of it that began later has succeeded.
+//! U2. One sync of the volume runs at a time; otherwise the second would answer while the first still holds its nodes.
+//! U3. At most [`NODES_MAX`] nodes are kept, with their descriptors, and no further ones while descriptors are short: a
+//!     change beyond that is synced at once.
 //!
 //! # Lock order
-//! `syncing`, then `nodes`; the latter across no system call.
+//! `syncing`, then `nodes`; `nodes` is not held across a system call.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ impl Unsynced {
         Self { syncing: Mutex::new(SYNCING, ()), nodes: Mutex::new(crate::BACKEND, HashMap::new()) }
     }
 
-    /// Remembers that `node` has changed (U1). False if there is no room: the caller syncs it (U3).
+    /// Remembers that `node` has changed (U1). False if the list is full: the caller syncs it (U3).
     pub(super) fn note(&self, node: &Node, supply: NodeSupply) -> bool {
         let mut nodes = self.nodes.lock();
         let may_keep = (nodes.len() < NODES_MAX && supply == NodeSupply::Enough) || nodes.contains_key(&node.id());
@@ -46,10 +46,10 @@ impl Unsynced {
         may_keep
     }
 
-    /// Calls `sync` for every node that has changed since; those that fail are kept for the next time.
+    /// Calls `sync` for every node that has changed. Nodes whose sync fails are kept for the next time.
     ///
     /// # Errors
-    /// The first of `sync`.
+    /// The first error of `sync`.
     pub(super) fn sync_all(&self, sync: impl Fn(&Node) -> Result<(), BackendError>) -> Result<(), BackendError> {
         let _one = self.syncing.lock(); // U2
         let changed = std::mem::take(&mut *self.nodes.lock());
@@ -57,7 +57,7 @@ impl Unsynced {
         for node in changed.into_values() {
             if let Err(error) = sync(&node) {
                 result = result.and(Err(error));
-                // Beyond U3, since it failed and must not be forgotten.
+                // Even beyond U3, since its sync failed and it must not be forgotten.
                 self.nodes.lock().insert(node.id(), node);
             }
         }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_not_taken() {
+    fn a_change_beyond_the_limit_is_not_listed() {
         let unsynced = Unsynced::new();
         assert!((0..NODES_MAX as u64).all(|ino| unsynced.note(&node(ino), NodeSupply::Enough)));
         assert!(!unsynced.note(&node(u64::MAX), NodeSupply::Enough) && unsynced.note(&node(0), NodeSupply::Enough));

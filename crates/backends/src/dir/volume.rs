@@ -1,4 +1,4 @@
-//! The open root, and how a descriptor becomes a node.
+//! The open root, and making nodes from descriptors.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ use super::handles::{Handles, Reopening};
 use super::limits::limits_of;
 use super::node::{DirNode, ProcFds};
 use super::sys::KernelHandle;
-use super::transfer::Roads;
+use super::transfer::IoPaths;
 use super::unsynced::Unsynced;
 
 pub(super) type Answer<T> = Result<T, BackendError>;
@@ -33,26 +33,26 @@ const NAME_MAX: usize = 255;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The directory could not be opened, or is none.
+    /// The directory could not be opened, or is not a directory.
     #[error("cannot open {path:?} as a directory: {source}")]
     Root {
-        /// The directory asked for.
+        /// The requested directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: std::io::Error,
     },
-    /// The directory's file system could not be asked for its limits.
+    /// The limits of the directory's file system could not be determined.
     #[error("cannot determine the limits of the file system of {path:?}: {source}")]
     Limits {
-        /// The directory asked for.
+        /// The requested directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: std::io::Error,
     },
-    /// Descriptors are reopened through `/proc/self/fd`, which is not there.
+    /// `/proc/self/fd`, through which descriptors are reopened, is missing.
     #[error("cannot open /proc/self/fd: {source}")]
     NoProc {
-        /// Why not.
+        /// The reason.
         source: std::io::Error,
     },
 }
@@ -64,22 +64,22 @@ pub(super) enum AfterRemoval {
     No,
 }
 
-/// An open root directory and what is known of its file system. The calls are methods in the files named
-/// after what they act on.
+/// An open root directory and the properties of its file system. The calls are methods, in files named after the
+/// objects they act on.
 pub(super) struct Volume {
     /// Open from first to last, so that `syncfs` on it reports every write error of the file system.
     pub(super) root: OwnedFd,
     pub(super) fds: Arc<ProcFds>,
     pub(super) handles: Handles,
-    pub(super) roads: Roads,
+    pub(super) io_paths: IoPaths,
     pub(super) acls: Acls,
-    /// R4; `None` where `syncfs` sees to everything.
+    /// R4; `None` where `syncfs` covers everything.
     pub(super) unsynced: Option<Unsynced>,
     has_openat2: bool,
     limits: Limits,
     pub(super) file_system: FileSystem,
     dev: u64,
-    /// R5; `None` where closing waits for nobody. Last: it waits for what the others let go.
+    /// R5; `None` where a close never waits. Last field, since its drop waits for nodes that the other fields drop.
     pub(super) closer: Option<Closer>,
 }
 
@@ -96,7 +96,7 @@ impl Volume {
         descriptors::learn_limit();
         Ok(Self {
             fds: ProcFds::open().map_err(|errno| OpenError::NoProc { source: errno.into() })?,
-            roads: Roads::default(),
+            io_paths: IoPaths::default(),
             acls: Acls::default(),
             unsynced: (!file_system.has_syncfs()).then(Unsynced::new),
             has_openat2: openat2(&root, c".", PATH_ONLY, Mode::empty(), WITHIN).is_ok(),
@@ -129,7 +129,7 @@ impl Volume {
         }
     }
 
-    /// A path descriptor of `name` in `dir`, which is no mount point; a link is not followed (R1).
+    /// A path descriptor of `name` in `dir`, which must not be a mount point; a link is not followed (R1).
     pub(super) fn open_name(&self, dir: &NodeFd, name: &OsStr) -> io::Result<Arc<NodeFd>> {
         let opened = match self.has_openat2 {
             true => openat2(dir, name, PATH_ONLY, Mode::empty(), WITHIN),
@@ -144,7 +144,7 @@ impl Volume {
         self.found_with(path, kernel_handle, AfterRemoval::No)
     }
 
-    /// The node open at `path`, whose kernel handle was asked for.
+    /// The node open at `path`, with its kernel handle.
     pub(super) fn found_with(
         &self,
         path: Arc<NodeFd>,
@@ -153,7 +153,7 @@ impl Volume {
     ) -> Answer<Found> {
         let ask = |flags| statx(&path, c"", AtFlags::EMPTY_PATH | flags, StatxFlags::BASIC_STATS);
         let stat = match (ask(AtFlags::empty()), after_removal) {
-            // A server may know nothing of a node that has no name; the kernel still does.
+            // A server may not know a node without a name; the kernel still does.
             (Err(Errno::STALE | Errno::NOENT), AfterRemoval::Yes) => ask(AtFlags::STATX_DONT_SYNC),
             (answer, AfterRemoval::Yes | AfterRemoval::No) => answer,
         }
@@ -175,8 +175,8 @@ impl Volume {
         self.found(Arc::new(NodeFd::new(opened)))
     }
 
-    /// Opens by handle. While a directory is being removed the kernel may answer that it is busy, which a moment
-    /// later is a plain no.
+    /// Opens by handle. While a directory is being removed, the kernel may answer that it is busy; a moment later it
+    /// answers that it does not exist.
     fn open_handle(&self, handle: &FileHandle) -> io::Result<Arc<NodeFd>> {
         const TRIES: u32 = 50;
         for _ in 1..TRIES {
@@ -189,13 +189,13 @@ impl Volume {
     }
 
     pub(super) fn reopen(&self, handle: &FileHandle, id: Option<NodeId>) -> Answer<Found> {
-        // A handle of another or a reformatted file system may be malformed here: it is stale as well.
+        // A handle of another or a reformatted file system may be malformed here, and is stale too.
         let gone = |errno| match errno {
             Errno::STALE | Errno::NOENT | Errno::INVAL => ErrorKind::Stale.into(),
             other => failed("open_by_handle_at")(other),
         };
         let found = self.found(self.open_handle(handle).map_err(gone)?)?;
-        // A node without a name may be there for a moment more, since the kernel holds it while it syncs.
+        // A node without a name may exist for a moment longer, since the kernel holds it while it syncs.
         let is_meant = match id {
             Some(id) => found.attr.id == id,
             None => found.handle == *handle && self.may_be_within(&found)?,
@@ -209,8 +209,8 @@ impl Volume {
 
 pub(super) const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// R1, enforced by the kernel as well. `NO_SYMLINKS` allows a link at the end, where `O_PATH | O_NOFOLLOW`
-/// opens the link itself.
+/// R1, also enforced by the kernel. `NO_SYMLINKS` allows a link at the end, where `O_PATH | O_NOFOLLOW` opens the link
+/// itself.
 const WITHIN: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_SYMLINKS)

@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
-//! A path descriptor takes none of the calls for descriptors. Its name in `/proc/self/fd` leads to the node
-//! itself, also where that is a link, so the calls that follow one link are the right ones.
+//! The calls for descriptors do not accept a path descriptor. Its name in `/proc/self/fd` leads to the node itself,
+//! even if the node is a link, so the calls that follow one link are correct.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ use slackwater::backend::{Attr, Node, XattrMode};
 use super::errno::failed;
 use super::volume::{Answer, Volume};
 
-/// Enough for most values and lists, without asking for their length first.
+/// Enough for most values and lists without querying their length first.
 const USUAL_BYTES: usize = 256;
 
 impl Volume {
@@ -49,7 +49,7 @@ impl Volume {
     }
 }
 
-/// All of a value of unknown length, which may grow between the question for its length and that for it.
+/// A whole value of unknown length, which may grow between the query for its length and that for the value.
 fn whole(get: impl Fn(&mut [u8]) -> io::Result<usize>, len: impl Fn() -> io::Result<usize>) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; USUAL_BYTES];
     loop {
@@ -58,7 +58,7 @@ fn whole(get: impl Fn(&mut [u8]) -> io::Result<usize>, len: impl Fn() -> io::Res
                 buffer.truncate(count);
                 return Ok(buffer);
             }
-            // A name that is too long is out of range as well; the question for the length says so again.
+            // A name that is too long is also out of range; the query for the length reports that again.
             Err(Errno::RANGE) => buffer.resize(len()?.max(USUAL_BYTES), 0),
             Err(errno) => return Err(errno),
         }

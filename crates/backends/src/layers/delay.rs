@@ -1,7 +1,7 @@
-//! A layer that keeps every call for a while before it passes it on.
+//! A layer that delays every call before it passes it on.
 //!
-//! The delay is the same for each call of a kind, whatever else is in flight: a long way, not a narrow one
-//! (see [`Rate`](super::Rate) for that). Calls without a delay pass at once, on the caller's thread.
+//! The delay is the same for each call of a kind, whatever else is in flight: it models latency, not bandwidth (see
+//! [`Rate`](super::Rate) for that). Calls without a delay pass at once, on the caller's thread.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use slackwater_sync::shim::Arc;
 use super::timer::Timer;
 use crate::SystemClock;
 
-/// Fixed latency in front of a backend. Dropping it abandons the calls it still has.
+/// Fixed latency in front of a backend. Dropping it abandons the calls it still holds.
 pub struct Delay {
     inner: Arc<dyn Backend>,
     otherwise: Duration,
@@ -22,7 +22,7 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// A layer that delays nothing yet.
+    /// A layer without delays yet.
     pub fn new(inner: Arc<dyn Backend>) -> Self {
         Self { inner, otherwise: Duration::ZERO, by_name: HashMap::new(), timer: Timer::new() }
     }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_waits_waits_for_the_delay_as_well() {
+    fn a_caller_that_waits_is_delayed_too() {
         let delay = Duration::from_millis(20);
         let backend = Delay::new(Arc::new(MemBackend::new())).on("sync_volume", delay);
         let (send, answers) = mpsc::channel();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_under_way_are_abandoned_with_the_layer() {
+    fn calls_in_flight_are_abandoned_with_the_layer() {
         let backend = Delay::new(Arc::new(MemBackend::new())).each(Duration::from_secs(3600));
         let answer = sync_volume(&backend);
         drop(backend);

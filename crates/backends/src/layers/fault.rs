@@ -1,10 +1,10 @@
-//! A layer in which calls fail, fall short, or do not return, on purpose and on command.
+//! A layer in which calls fail, are cut short, or do not return, as the test commands.
 //!
-//! [`Fault::new`] gives the layer and a [`FaultControl`]: the layer goes where a backend goes, the control
-//! stays with the test. Rules are asked in the order they were added, and the first that strikes decides.
+//! [`Fault::new`] gives the layer and a [`FaultControl`]: the layer takes the place of the backend, and the control
+//! stays with the test. Rules are tried in the order they were added, and the first that applies decides.
 //!
-//! Held calls are the means of model tests: hold everything, look at what is under way, and choose what
-//! happens next by releasing calls one by one.
+//! Held calls serve model tests: hold everything, examine the calls in flight, and choose the order by releasing them
+//! one by one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,24 +22,24 @@ pub struct Fault {
     shared: Arc<Shared>,
 }
 
-/// Chooses the faults of a [`Fault`] while it works. Clones control the same layer, and keep the backend
-/// below it.
+/// Controls the faults of a [`Fault`] while it works. Clones control the same layer, and keep the backend below it
+/// alive.
 #[derive(Clone)]
 pub struct FaultControl {
     shared: Arc<Shared>,
 }
 
-/// What a layer did so far, in calls.
+/// The number of calls by outcome.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct FaultCounts {
-    /// Passed on untouched and at once.
+    /// Passed on unchanged and at once.
     pub passed: u64,
     /// Failed.
     pub failed: u64,
     /// Cut short.
     pub shortened: u64,
-    /// Held, whatever became of them.
+    /// Held, whatever happened to them later.
     pub held: u64,
 }
 
@@ -111,7 +111,7 @@ impl Drop for Fault {
 }
 
 impl FaultControl {
-    /// Adds a rule behind those that are there.
+    /// Adds a rule after the existing ones.
     pub fn add(&self, rule: Rule) -> RuleId {
         let mut state = self.shared.state.lock();
         state.last_rule += 1;
@@ -120,34 +120,34 @@ impl FaultControl {
         id
     }
 
-    /// Takes a rule away. Calls it holds stay held.
+    /// Removes a rule. Calls that it holds stay held.
     pub fn remove(&self, rule: RuleId) {
         let removed = self.shared.state.lock().rules.remove(&rule);
         drop(removed);
     }
 
-    /// Takes all rules away. Calls that are held stay held.
+    /// Removes all rules. Held calls stay held.
     pub fn clear(&self) {
         let removed = std::mem::take(&mut self.shared.state.lock().rules);
         drop(removed);
     }
 
-    /// How many calls a rule has struck; 0 when it was taken away.
+    /// The number of calls that a rule was applied to; 0 if it was removed.
     pub fn strikes(&self, rule: RuleId) -> u64 {
         self.shared.state.lock().rules.get(&rule).map_or(0, Rule::strikes)
     }
 
-    /// What the layer did so far.
+    /// The counts so far.
     pub fn counts(&self) -> FaultCounts {
         self.shared.state.lock().counts
     }
 
-    /// The calls that are held, oldest first.
+    /// The held calls, oldest first.
     pub fn held(&self) -> Vec<Held> {
         self.shared.state.lock().held()
     }
 
-    /// The calls that are held once there are `calls` of them, or after `timeout` those there are.
+    /// The held calls once there are `calls` of them, or those present after `timeout`.
     ///
     /// # Blocking
     /// For up to `timeout`.
@@ -164,7 +164,7 @@ impl FaultControl {
         state.held()
     }
 
-    /// Passes a held call on to the backend. False when it is not held any more.
+    /// Passes a held call on to the backend. False if it is no longer held.
     pub fn release(&self, ticket: u64) -> bool {
         self.take(ticket).map(|call| self.shared.inner.submit(call)).is_some()
     }
@@ -176,7 +176,7 @@ impl FaultControl {
         }
     }
 
-    /// Fails a held call; the backend never sees it. False when it is not held any more.
+    /// Fails a held call; the backend never sees it. False if it is no longer held.
     pub fn fail(&self, ticket: u64, kind: ErrorKind) -> bool {
         self.take(ticket).map(|call| call.fail(injected(kind))).is_some()
     }
@@ -187,7 +187,7 @@ impl FaultControl {
 }
 
 impl Shared {
-    /// Does to `call` what the rules say, and gives it back if it is to go on.
+    /// Applies the rules to `call`, and returns it if it is to be passed on.
     fn strike(&self, mut call: Call) -> Option<Call> {
         let mut state = self.state.lock();
         match state.judge(&call) {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_struck_call_fails_with_the_kind_asked_for() {
+    fn a_struck_call_fails_with_the_given_kind() {
         let (fault, control) = layer();
         let rule = control.add(Rule::fail(ErrorKind::NoSpace).on("root").nth(2));
         root(&fault).recv().expect("answered").expect("the first is spared");
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_waits_is_struck_as_well() {
+    fn a_caller_that_waits_is_struck_too() {
         let (fault, control) = layer();
         control.add(Rule::fail(ErrorKind::NoSpace).nth(1));
         control.add(Rule::hold().nth(1));
@@ -291,7 +291,7 @@ mod tests {
         let error = ask().try_recv().expect("answered at once").expect_err("struck");
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         let held = ask();
-        held.try_recv().expect_err("held, and nobody is kept waiting");
+        held.try_recv().expect_err("held, and the caller does not wait");
         control.release_all();
         held.try_recv().expect("released").expect("a volume has a root");
         ask().try_recv().expect("answered at once").expect("spared");
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_strikes_decides() {
+    fn the_first_rule_that_applies_decides() {
         let (fault, control) = layer();
         let first = control.add(Rule::fail(ErrorKind::Io).next(1));
         let second = control.add(Rule::fail(ErrorKind::Quota));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn held_calls_go_on_in_the_order_chosen() {
+    fn held_calls_continue_in_the_order_chosen() {
         let (fault, control) = layer();
         control.add(Rule::hold());
         let (first, second, third) = (root(&fault), root(&fault), root(&fault));

@@ -1,4 +1,4 @@
-//! Backends around backends: each changes one thing about the calls that pass through it.
+//! Layers: backends that wrap a backend and change one thing about the calls that pass through.
 
 mod delay;
 mod fault;

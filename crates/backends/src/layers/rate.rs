@@ -1,8 +1,8 @@
-//! A layer that lets only so many bytes through per second, as a disk or a line does.
+//! A layer that limits the bytes per second, like a disk or a network link.
 //!
-//! Reads and writes share one bucket of tokens. A unit is passed on once its bytes have been paid for: the
-//! bucket refills at the rate, and holds a burst that may be spent at once after a pause. A fixed latency
-//! comes on top, for every call.
+//! Reads and writes share one bucket of tokens. A unit is passed on once there are tokens for its bytes: the bucket
+//! refills at the rate, and holds a burst that may be spent at once after a pause. A fixed latency is added to every
+//! call.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use slackwater_sync::shim::Arc;
 use super::timer::Timer;
 use crate::{BACKEND, SystemClock};
 
-/// Limited throughput in front of a backend. Dropping it abandons the calls it still has.
+/// Limited throughput in front of a backend. Dropping it abandons the calls it still holds.
 pub struct Rate {
     inner: Arc<dyn Backend>,
     bytes_per_s: u64,
     burst: Duration,
     latency: Duration,
-    /// When the last unit accepted will have been paid for.
+    /// The time at which there will be tokens for the last accepted unit.
     paid_until: Mutex<Tick>,
     timer: Timer,
 }
@@ -29,7 +29,7 @@ impl Rate {
     /// A layer of `bytes_per_s` without burst or latency.
     ///
     /// # Panics
-    /// When `bytes_per_s` is 0: nothing would ever pass.
+    /// If `bytes_per_s` is 0: no unit would ever pass.
     pub fn new(inner: Arc<dyn Backend>, bytes_per_s: u64) -> Self {
         assert!(bytes_per_s > 0, "a rate of zero lets nothing through");
         Self {
@@ -42,13 +42,13 @@ impl Rate {
         }
     }
 
-    /// Lets `burst_bytes` pass at once after a pause long enough to earn them.
+    /// Lets `burst_bytes` pass at once after a pause in which as many tokens have accumulated.
     #[must_use]
     pub fn burst(self, burst_bytes: u64) -> Self {
         Self { burst: self.cost(burst_bytes), ..self }
     }
 
-    /// Delays every call by `latency` more.
+    /// Delays every call by a further `latency`.
     #[must_use]
     pub fn latency(self, latency: Duration) -> Self {
         Self { latency, ..self }
@@ -59,7 +59,7 @@ impl Rate {
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// Pays for `bytes`, and says when they may pass.
+    /// Takes tokens for `bytes`, and returns when they may pass.
     fn pay(&self, now: Tick, bytes: usize) -> Tick {
         if bytes == 0 {
             return now;
@@ -69,7 +69,7 @@ impl Rate {
         (*paid_until - self.burst).max(now)
     }
 
-    /// Passes `call` on when it is due, or gives it back if that is now.
+    /// Passes `call` on when it is due, or returns it if that is now.
     fn hold_back(&self, call: Call) -> Option<Call> {
         let bytes = call.range_bytes().map_or(0, |(_, len_bytes)| len_bytes);
         let now = SystemClock.now();
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_pass_at_the_rate_however_many_come_at_once() {
+    fn bytes_pass_at_the_rate_however_many_are_submitted_at_once() {
         let rate = rate(1000);
         let due: Vec<_> = (0..3).map(|_| rate.pay(NOW, 500).since(NOW)).collect();
         assert_eq!(due, [500, 1000, 1500].map(Duration::from_millis));
     }
 
     #[test]
-    fn a_pause_earns_a_burst_and_no_more() {
+    fn a_pause_allows_one_burst_only() {
         let rate = rate(1000).burst(1000);
         assert_eq!(rate.pay(NOW, 1000), NOW);
         assert_eq!(rate.pay(NOW, 500).since(NOW), Duration::from_millis(500));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_waits_waits_for_the_latency_as_well() {
+    fn a_caller_that_waits_has_the_latency_too() {
         let latency = Duration::from_millis(20);
         let rate = rate(1000).latency(latency);
         let (send, answers) = std::sync::mpsc::channel();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_without_bytes_pay_nothing() {
+    fn calls_without_bytes_take_no_tokens() {
         let rate = rate(1);
         rate.pay(NOW, 1000);
         assert_eq!(rate.pay(NOW, 0), NOW);

@@ -1,11 +1,11 @@
-//! When a fault strikes: which calls, which of them, and with what effect.
+//! Rules for faults: the calls that match, those of them that are struck, and the effect.
 
 use slackwater::backend::Call;
 use slackwater::{ErrorKind, NodeId};
 
 use crate::random::Random;
 
-/// One kind of fault. Built from its effect; without further words it strikes every call.
+/// One kind of fault. Built from its effect; without further conditions, it strikes every call.
 ///
 /// ```
 /// use slackwater::ErrorKind;
@@ -29,11 +29,11 @@ pub struct Rule {
 
 type Predicate = Box<dyn Fn(&Call) -> bool + Send>;
 
-/// Names a rule that was added.
+/// Identifies a rule that was added.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct RuleId(pub(super) u64);
 
-/// What happens to a call that is struck.
+/// The effect on a struck call.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Effect {
     Fail(ErrorKind),
@@ -55,7 +55,7 @@ impl Rule {
         Self::new(Effect::Fail(kind))
     }
 
-    /// Cuts writes to their first `len_bytes`; the backend sees no more of them either.
+    /// Cuts writes to their first `len_bytes`; the backend does not see the rest.
     pub fn short_write(len_bytes: usize) -> Self {
         Self::new(Effect::ShortWrite(len_bytes)).on("write")
     }
@@ -105,7 +105,7 @@ impl Rule {
         self.strikes
     }
 
-    /// What happens to `call`, if it is struck.
+    /// The effect on `call`, if it is struck.
     pub(super) fn judge(&mut self, call: &Call) -> Option<Effect> {
         let matches = self.name.is_none_or(|name| name == call.name())
             && self.node.is_none_or(|node| call.node_id() == Some(node))
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_strikes_the_calls_it_was_told_to() {
+    fn a_rule_strikes_the_calls_that_it_selects() {
         let rule = || Rule::fail(ErrorKind::Io);
         assert_eq!(strikes(rule(), 3), [1, 2, 3]);
         assert_eq!(strikes(rule().next(2), 4), [1, 2]);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_is_fair_and_comes_again_with_its_seed() {
+    fn chance_is_fair_and_repeats_with_its_seed() {
         let rule = |probability| Rule::fail(ErrorKind::Io).chance(probability, 7);
         assert_eq!(strikes(rule(0.0), 1000), []);
         assert_eq!(strikes(rule(1.0), 1000).len(), 1000);

@@ -1,4 +1,4 @@
-//! Jobs at a later time, on one thread for each layer that has had one lately.
+//! Jobs at a later time, on one thread per layer, which ends when idle.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use slackwater_sync::shim::{Arc, thread};
 
 use crate::{BACKEND, SystemClock};
 
-/// How long the thread waits for the next job before it leaves.
+/// How long the thread waits for the next job before it ends.
 const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs jobs when they are due, those of one instant in the order they came. Jobs must not block. Dropping
-/// it drops the jobs that are not due yet.
+/// Runs jobs when they are due. Jobs of one instant run in the order they were added. Jobs must not block. Dropping the
+/// timer drops the jobs that are not due yet.
 pub(super) struct Timer {
     shared: Arc<Shared>,
 }
@@ -44,7 +44,7 @@ impl Timer {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Runs `job` at `due`, or soon if that has passed. Drops it where no thread can be started.
+    /// Runs `job` at `due`, or soon if that has passed. Drops it if no thread can be started.
     pub(super) fn at(&self, due: Tick, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.state.lock();
         state.last_job += 1;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_leaves_when_idle_and_comes_back() {
+    fn the_thread_ends_when_idle_and_starts_again() {
         let timer = Timer::with_idle(Duration::from_millis(1));
         for _ in 0..20 {
             let (send, ran) = mpsc::channel();
