@@ -108,8 +108,8 @@ impl<'a> WriteRequest<'a> {
     }
 }
 
-/// The longest wait that a write may make. Each value includes those before it. Every write waits for others that copy to or from
-/// the same page.
+/// The longest wait that a write may make. Each value includes those before it. Every write waits for others that copy
+/// to or from the same page.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum WaitFor {
