@@ -45,7 +45,7 @@ impl File {
     /// # Blocking
     /// Waits for the backend if the node has to be opened again.
     pub fn open(inode: &InodeRef) -> Result<Self, FileError> {
-        Self::open_for(inode, inode.super_block().engine().owners.root())
+        Self::open_for(inode, inode.super_block().engine().tenants.root())
     }
 
     /// Opens `inode` for `memcg`, which is charged for writes through this description.

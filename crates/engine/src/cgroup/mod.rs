@@ -33,9 +33,11 @@
 mod foreign;
 mod held_nodes;
 mod owners;
+mod tenants;
 
 pub(crate) use held_nodes::{HeldCount, HeldNodes, Hold};
 pub(crate) use owners::{FrameOwners, Uncharges};
+pub(crate) use tenants::Tenants;
 
 use std::fmt;
 use std::time::Duration;

@@ -18,7 +18,7 @@ use slackwater_sync::shim::atomic::AtomicU32;
 use slackwater_sync::shim::{Arc, thread};
 
 use crate::backend::Backend;
-use crate::cgroup::{FrameOwners, HeldNodes, Memcg};
+use crate::cgroup::{FrameOwners, HeldNodes, Memcg, Tenants};
 use crate::clock::Clock;
 use crate::error::{InsideScan, MountError};
 use crate::lock_order::LEAVES;
@@ -34,7 +34,7 @@ use crate::writeback::{
     BdiWriteback, DeviceGates, DontcacheForm, DrainStats, FlusherPool, Pages, StartWriteback, SwitchQueue, UmountForm,
 };
 
-/// State that all volumes of an engine share. See "What the modules of the engine share" in `docs/ARCHITECTURE.md`.
+/// State that all volumes of an engine share. `docs/ARCHITECTURE.md` says which module gets which part of it, and why.
 pub(crate) struct Shared {
     pub(crate) arena: Arc<Arena>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -44,12 +44,13 @@ pub(crate) struct Shared {
     pub(crate) progress: Arc<Progress>,
     pub(crate) landing: LandingStock,
     pub(crate) survivors: Mutex<Survivors>,
+    pub(crate) tenants: Arc<Tenants>,
     pub(crate) owners: FrameOwners,
     pub(crate) held: HeldNodes,
     /// Nodes pinned by dirty inodes of all volumes.
     pub(crate) pinned_nodes: Arc<AtomicU32>,
     pub(crate) switches: SwitchQueue,
-    pub(crate) reclaim: Reclaim,
+    pub(crate) reclaim: Arc<Reclaim>,
     pub(crate) dontcache: &'static dyn StartWriteback,
     pub(crate) shrinkers: Shrinkers,
     volumes: Mutex<Volumes>,
@@ -108,12 +109,14 @@ impl Engine {
         let coalesce = rcu.coalesce;
         let pool = FlusherPool::new(Arc::clone(&clock), tunables.clone(), frames, rcu);
         let progress = Arc::new(Progress::new(Arc::clone(&clock)));
+        let tenants = Arc::new(Tenants::new(&tunables, Arc::clone(&progress)));
         let shared = Shared {
-            owners: FrameOwners::new(arena.frames(), &tunables, Arc::clone(&progress)),
+            owners: FrameOwners::new(arena.frames(), Arc::clone(&tenants)),
             held: HeldNodes::new(tunables.held_nodes),
             pinned_nodes: Arc::new(AtomicU32::new(0)),
             switches: SwitchQueue::new(umount),
-            reclaim: Reclaim::new(arena.frames()),
+            reclaim: Reclaim::new(Arc::clone(&arena), Arc::clone(&tenants), Arc::clone(&pool)),
+            tenants,
             dontcache: dontcache.start(),
             shrinkers: Shrinkers::new(shrinkers, &pool.rcu, coalesce),
             waits: WaitTable::new(Arc::clone(&clock)),
@@ -128,7 +131,7 @@ impl Engine {
             gates: DeviceGates::new(),
         };
         let shared = Arc::new(shared);
-        let threads = shared.pool.start(&shared);
+        let threads = shared.pool.start(&shared.reclaim);
         Self(Arc::new(Owner { shared, threads: Mutex::new(LEAVES, threads) }))
     }
 
@@ -182,13 +185,13 @@ impl Engine {
 
     /// The root tenant, which is charged for everything that is charged to no other tenant.
     pub fn root_memcg(&self) -> &Arc<Memcg> {
-        self.0.shared.owners.root()
+        self.0.shared.tenants.root()
     }
 
     /// Creates a tenant below `parent`, or below the root if that is `None`. `limit_bytes` limits the dirty data of the
     /// tenant and its descendants, over all volumes. `None`: it has no limit of its own.
     pub fn memcg_create(&self, name: &str, parent: Option<&Arc<Memcg>>, limit_bytes: Option<u64>) -> Arc<Memcg> {
-        self.0.shared.owners.add(name, parent.cloned(), limit_bytes)
+        self.0.shared.owners.add_tenant(name, parent.cloned(), limit_bytes)
     }
 
     /// Takes a tenant offline: no more writes will be charged to it. Its dirty data stays charged until it is written
@@ -201,16 +204,16 @@ impl Engine {
         let Some(wbs) = memcg.begin_offline() else { return false };
         wbs.iter().for_each(BdiWriteback::kill);
         memcg.set_offline();
-        let heirs = memcg.self_and_heirs(self.0.shared.owners.root()).skip(1);
+        let heirs = memcg.self_and_heirs(self.0.shared.tenants.root()).skip(1);
         memcg.lruvec.close(heirs.map(|heir| &heir.lruvec));
-        self.0.shared.owners.note_offline(memcg);
+        self.0.shared.tenants.note_offline(memcg);
         true
     }
 
     /// The tenants that are not released yet, the root first.
     pub fn memcgs(&self) -> Vec<Arc<Memcg>> {
-        self.0.shared.owners.release_unused();
-        self.0.shared.owners.all()
+        self.0.shared.tenants.release_unused();
+        self.0.shared.tenants.all()
     }
 
     /// Inodes moved to another wb so far, because other tenants write to them or their tenant went offline.
@@ -287,7 +290,7 @@ impl Engine {
             owners.extend(sb.check_and_collect()?);
             pages = pages.plus(sb.pages());
         }
-        check_charges(&shared.owners.all(), &owners)?;
+        check_charges(&shared.tenants.all(), &owners)?;
         let global = &shared.pool.global;
         let counted = (global.nr_dirty.sum() as i64, global.nr_writeback.sum() as i64);
         if counted != (pages.reclaimable, pages.writeback + pages.unstable) {
@@ -299,7 +302,7 @@ impl Engine {
     /// Runs every flusher that is due on this thread, and frees frames if few are free. Returns when the next flusher
     /// is due. For engines without flusher threads ([`Tunables::flusher_threads`] is 0).
     pub fn step(&self) -> Option<Tick> {
-        self.0.shared.pool.run_due(&self.0.shared)
+        self.0.shared.pool.run_due(&self.0.shared.reclaim)
     }
 }
 
@@ -335,7 +338,7 @@ impl Shared {
     /// Runs what is due, in an engine without flusher threads.
     pub(crate) fn run_by_hand(&self) {
         if self.tunables.flusher_threads == 0 {
-            self.pool.run_due(self);
+            self.pool.run_due(&self.reclaim);
         }
     }
 }

@@ -32,7 +32,6 @@ use crate::filemap::write_page::{Outcome, Span, mark_written, write_page};
 use crate::filemap::write_terms::Terms;
 use crate::inode::Inode;
 use crate::page_cache::{LeafState, Mark, range_bits};
-use crate::reclaim;
 use crate::super_block::SuperBlock;
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::Pages;
@@ -56,7 +55,7 @@ impl LandingFrames {
             return None;
         }
         let mut list = Vec::with_capacity(count);
-        reclaim::alloc_frames(engine, Pool::Normal, count, &mut list);
+        engine.reclaim.alloc_frames(Pool::Normal, count, &mut list);
         let mut frames = Scatter::new(Arc::clone(&engine.arena), count);
         list.retain(|frame| !frames.push(*frame));
         list.iter().for_each(|frame| engine.arena.free(*frame));
@@ -211,7 +210,7 @@ impl Landed<'_> {
             match exchanged {
                 (pages @ 1.., newly, _) => return Some(Outcome::Taken { bytes: pages * FRAME_BYTES, newly }),
                 (0, _, Some(Stop::Fresh(missing))) => {
-                    reclaim::alloc_frames(&self.landed.engine, terms.pool(), missing, &mut self.landed.fresh);
+                    self.landed.engine.reclaim.alloc_frames(terms.pool(), missing, &mut self.landed.fresh);
                     if self.landed.fresh.is_empty() {
                         return Some(Outcome::NoFrames);
                     }

@@ -27,7 +27,6 @@ use crate::filemap::request::{ReadFlags, ReadRequest};
 use crate::inode::Inode;
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
-use crate::reclaim;
 use crate::units::{PAGE_BYTES, PageIndex};
 
 /// The state of a page for a reader, found under the leaf's lock.
@@ -341,7 +340,7 @@ fn claim(inode: &Arc<Inode>, range: Range<PageIndex>, max_pages: u64, flags: Rea
         }
         let present = inode.mapping.with_page(index, |leaf, slot| leaf.frame(slot).is_some()).unwrap_or(false);
         let inserted = !present && {
-            let Some(frame) = reclaim::alloc_frame(inode.super_block().engine(), Pool::Normal) else {
+            let Some(frame) = inode.super_block().engine().reclaim.alloc_frame(Pool::Normal) else {
                 let Some(mut claim) = claim else { return Claimed::NoFrame };
                 claim.short = true;
                 return Claimed::Pages(claim);
@@ -443,7 +442,7 @@ fn end_fill(
         }
         filled_pages += u64::from(filled.count_ones());
         leaf.set_bits(Mark::Uptodate, filled);
-        reclaim::list(inode, payer, base, leaf, filled);
+        inode.super_block().engine().reclaim.list(inode, payer, base, leaf, filled);
         if leaf.present() == 0 {
             emptied.push(base);
         }
@@ -454,7 +453,7 @@ fn end_fill(
     let sb = inode.super_block();
     sb.reads.note_filled(filled_pages);
     if result.is_ok() {
-        reclaim::note_listed(sb.engine(), payer);
+        sb.engine().reclaim.note_listed(payer);
     } else {
         for leaf in emptied {
             let _ = inode.mapping.remove_if_empty(leaf); // fails if a page was added meanwhile

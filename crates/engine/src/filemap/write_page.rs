@@ -15,7 +15,6 @@ use crate::filemap::read::Fetched;
 use crate::filemap::write_terms::Terms;
 use crate::inode::Inode;
 use crate::page_cache::{LeafState, Mark};
-use crate::reclaim;
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::Pages;
 
@@ -226,7 +225,7 @@ fn take_frame(inode: &Inode, terms: Terms<'_>) -> Option<FrameId> {
     if !sb.bdi().try_pin() {
         return None;
     }
-    let frame = reclaim::alloc_frame(sb.engine(), terms.pool());
+    let frame = sb.engine().reclaim.alloc_frame(terms.pool());
     if frame.is_none() {
         sb.bdi().unpin(1);
     }

@@ -14,77 +14,107 @@
 use slackwater_arena::Pool;
 use slackwater_sync::shim::atomic::Ordering;
 
-use crate::engine::Shared;
-use crate::reclaim::batch;
+use crate::reclaim::Reclaim;
 use crate::reclaim::policy::SWEEP_SLACK;
-use crate::reclaim::shrink::{Busy, Evicted, evict};
+use crate::reclaim::shrink::{Busy, Evicted};
 
 /// Low watermark: 1/`LOW_PART` of the arena should be free.
 const LOW_PART: u64 = 64;
 /// High watermark: frees up to this multiple of the low one.
 const HIGH: u64 = 2;
 
-fn low_frames(engine: &Shared) -> u64 {
-    u64::from(engine.arena.frames()) / LOW_PART
-}
-
-/// Whether the free frames do not exceed the high watermark.
-pub(super) fn is_below_high_watermark(engine: &Shared) -> bool {
-    engine.arena.free_frames_in(Pool::Normal) <= HIGH * low_frames(engine)
-}
-
-/// Starts background reclaim if few frames are free and there may be something to drop.
-pub(super) fn wake_if_low(engine: &Shared) {
-    let reclaim = &engine.reclaim;
-    if !reclaim.stalled.load(Ordering::Relaxed)
-        && engine.arena.free_frames_in(Pool::Normal) < low_frames(engine)
-        && reclaim.kick.kick()
-    {
-        engine.pool.want_reclaim();
+impl Reclaim {
+    fn low_frames(&self) -> u64 {
+        u64::from(self.arena.frames()) / LOW_PART
     }
-}
 
-impl Shared {
+    /// Whether the free frames do not exceed the high watermark.
+    pub(super) fn is_below_high_watermark(&self) -> bool {
+        self.arena.free_frames_in(Pool::Normal) <= HIGH * self.low_frames()
+    }
+
+    /// Starts background reclaim if few frames are free and there may be something to drop.
+    pub(super) fn wake_if_low(&self) {
+        if !self.stalled.load(Ordering::Relaxed)
+            && self.arena.free_frames_in(Pool::Normal) < self.low_frames()
+            && self.kick.kick()
+        {
+            self.pool.want_reclaim();
+        }
+    }
+
     /// Records that a volume with pages in `leaves` leaves was unmounted. Its stale entries are swept out in the
     /// background, but only when there are many: a queue is swept as a whole, and sweeping for a small volume would
     /// cost more than mounting it.
     pub(crate) fn note_stale_entries(&self, leaves: usize) {
-        let before = self.reclaim.stale_entries.fetch_add(leaves, Ordering::Relaxed);
-        if before + leaves > SWEEP_SLACK && self.reclaim.kick.kick() {
+        let before = self.stale_entries.fetch_add(leaves, Ordering::Relaxed);
+        if before + leaves > SWEEP_SLACK && self.kick.kick() {
             self.pool.want_reclaim();
         }
     }
-}
 
-/// Does a part of the pending work. True if there is more to do.
-pub(crate) fn run_background(engine: &Shared) -> bool {
-    let reclaim = &engine.reclaim;
-    let _ = reclaim.kick.take(); // O1
-    if reclaim.stale_entries.load(Ordering::Relaxed) > SWEEP_SLACK {
-        reclaim.stale_entries.store(0, Ordering::Relaxed); // before the sweep, which covers the earlier ones
-        sweep_all(engine);
-    }
-    let high = HIGH * low_frames(engine);
-    let free = || engine.arena.free_frames_in(Pool::Normal);
-    let missing = high.saturating_sub(free());
-    if missing == 0 {
-        return false;
-    }
-    reclaim.stalled.store(true, Ordering::Relaxed); // before the check: listing after it clears the flag
-    if evict(engine, batch(engine).min(missing as usize)) == Evicted::Nothing {
-        return false;
-    }
-    reclaim.stalled.store(false, Ordering::Relaxed);
-    free() < high
-}
-
-/// Leaves short queues alone.
-fn sweep_all(engine: &Shared) {
-    for memcg in engine.owners.all() {
-        if memcg.lruvec.entries() > SWEEP_SLACK
-            && let Some(busy) = Busy::begin(engine)
-        {
-            memcg.lruvec.sweep(&busy);
+    /// Does a part of the pending work. True if there is more to do.
+    pub(crate) fn run_background(&self) -> bool {
+        let _ = self.kick.take(); // O1
+        if self.stale_entries.load(Ordering::Relaxed) > SWEEP_SLACK {
+            self.stale_entries.store(0, Ordering::Relaxed); // before the sweep, which covers the earlier ones
+            self.sweep_all();
         }
+        let high = HIGH * self.low_frames();
+        let free = || self.arena.free_frames_in(Pool::Normal);
+        let missing = high.saturating_sub(free());
+        if missing == 0 {
+            return false;
+        }
+        self.stalled.store(true, Ordering::Relaxed); // before the check: listing after it clears the flag
+        if self.evict(self.batch().min(missing as usize)) == Evicted::Nothing {
+            return false;
+        }
+        self.stalled.store(false, Ordering::Relaxed);
+        free() < high
+    }
+
+    /// Leaves short queues alone.
+    fn sweep_all(&self) {
+        for memcg in self.tenants.all() {
+            if memcg.lruvec.entries() > SWEEP_SLACK
+                && let Some(busy) = Busy::begin(&self.busy)
+            {
+                memcg.lruvec.sweep(&busy);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(slackwater_shuttle)))]
+mod tests {
+    use slackwater_arena::{Arena, ArenaConfig};
+    use slackwater_sync::rcu::Options;
+    use slackwater_sync::shim::Arc;
+
+    use super::*;
+    use crate::cgroup::Tenants;
+    use crate::clock::{Clock, ManualClock};
+    use crate::tunables::Tunables;
+    use crate::units::Timestamp;
+    use crate::wait::Progress;
+    use crate::writeback::FlusherPool;
+
+    #[test]
+    fn a_pass_that_finds_nothing_to_drop_is_not_started_again_before_a_page_is_listed() {
+        let arena = Arena::create(&ArenaConfig::memfd(2 << 20)).unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp(0)));
+        let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
+        let tenants = Arc::new(Tenants::new(&tunables, Arc::new(Progress::new(Arc::clone(&clock)))));
+        let pool = FlusherPool::new(clock, tunables, arena.frames().into(), Options::default());
+        let reclaim = Reclaim::new(Arc::clone(&arena), Arc::clone(&tenants), pool);
+        while let Some(_frame) = reclaim.alloc_frame(Pool::Normal) {}
+        reclaim.wake_if_low();
+        assert!(reclaim.kick.is_set(), "few frames are free");
+        assert!(!reclaim.run_background(), "there is nothing to drop");
+        reclaim.wake_if_low();
+        assert!(!reclaim.kick.is_set());
+        reclaim.note_listed(tenants.root());
+        assert!(reclaim.kick.is_set());
     }
 }

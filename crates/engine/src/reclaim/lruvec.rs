@@ -14,11 +14,10 @@ use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 use slackwater_sync::shim::{Arc, Weak};
 
 use crate::cgroup::Memcg;
-use crate::engine::Shared;
 use crate::inode::Inode;
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LeafState, Mark};
-use crate::reclaim::background::wake_if_low;
+use crate::reclaim::Reclaim;
 use crate::reclaim::policy::{Entry, Queue, Queues, mix};
 use crate::reclaim::shrink::Busy;
 use crate::units::{NodeId, PageIndex};
@@ -96,22 +95,45 @@ impl Lruvec {
     }
 }
 
-/// Lists the pages `pages` of the leaf at `first`, which have become clean, for `memcg`, unless they are listed
-/// already. The caller holds the leaf's lock, and calls [`note_listed`] after releasing it.
-pub(crate) fn list(inode: &Arc<Inode>, memcg: &Memcg, first: PageIndex, leaf: &mut LeafState, pages: u64) {
-    let pages = pages & !leaf.bits(Mark::Listed);
-    if pages == 0 {
-        return;
+impl Reclaim {
+    /// Lists the pages `pages` of the leaf at `first`, which have become clean, for `memcg`, unless they are listed
+    /// already. The caller holds the leaf's lock, and calls [`Reclaim::note_listed`] after releasing it.
+    pub(crate) fn list(&self, inode: &Arc<Inode>, memcg: &Memcg, first: PageIndex, leaf: &mut LeafState, pages: u64) {
+        let pages = pages & !leaf.bits(Mark::Listed);
+        if pages == 0 {
+            return;
+        }
+        leaf.set_bits(Mark::Listed, pages);
+        let asked = pages & !leaf.bits(Mark::Active);
+        let back = round_to_leaf(asked, self.ghost.recall(file_key(inode), first.0, asked));
+        leaf.set_bits(Mark::Active, back);
+        leaf.clear_bits(Mark::Referenced, back); // the write that brought it in was its one use
+        let main = pages & leaf.bits(Mark::Active);
+        for (queue, pages) in [(Queue::Main, main), (Queue::Small, pages & !main)] {
+            self.push(memcg, queue, LeafRef { inode: Arc::downgrade(inode), first }, pages);
+        }
     }
-    leaf.set_bits(Mark::Listed, pages);
-    let engine = inode.super_block().engine();
-    let asked = pages & !leaf.bits(Mark::Active);
-    let back = round_to_leaf(asked, engine.reclaim.ghost.recall(file_key(inode), first.0, asked));
-    leaf.set_bits(Mark::Active, back);
-    leaf.clear_bits(Mark::Referenced, back); // the write that brought it in was its one use
-    let main = pages & leaf.bits(Mark::Active);
-    for (queue, pages) in [(Queue::Main, main), (Queue::Small, pages & !main)] {
-        push(engine, memcg, queue, LeafRef { inode: Arc::downgrade(inode), first }, pages);
+
+    /// Adds pages to the queues of `memcg`, or of its heir (U1).
+    pub(super) fn push(&self, memcg: &Memcg, queue: Queue, leaf: LeafRef, pages: u64) {
+        if pages == 0 {
+            return;
+        }
+        let mut leaf = Some(leaf);
+        let _ = memcg
+            .self_and_heirs(self.tenants.root())
+            .find_map(|memcg| memcg.lruvec.with(|queues| leaf.take().map(|leaf| queues.push(queue, leaf, pages))));
+    }
+
+    /// Called after pages were listed for `memcg`. The cost of a sweep is spread over as many new entries.
+    pub(crate) fn note_listed(&self, memcg: &Memcg) {
+        self.stalled.store(false, Ordering::Relaxed);
+        if memcg.lruvec.with(|queues| queues.is_long()) == Some(true)
+            && let Some(busy) = Busy::begin(&self.busy)
+        {
+            memcg.lruvec.sweep(&busy);
+        }
+        self.wake_if_low();
     }
 }
 
@@ -130,26 +152,4 @@ fn round_to_leaf(asked: u64, recalled: u64) -> u64 {
 pub(super) fn file_key(inode: &Inode) -> u64 {
     let NodeId { dev, ino, generation } = inode.id();
     mix(ino ^ mix(dev ^ mix(generation ^ u64::from(inode.super_block().volume_slot().as_u32()))))
-}
-
-/// Adds pages to the queues of `memcg`, or of its heir (U1).
-pub(super) fn push(engine: &Shared, memcg: &Memcg, queue: Queue, leaf: LeafRef, pages: u64) {
-    if pages == 0 {
-        return;
-    }
-    let mut leaf = Some(leaf);
-    let _ = memcg
-        .self_and_heirs(engine.owners.root())
-        .find_map(|memcg| memcg.lruvec.with(|queues| leaf.take().map(|leaf| queues.push(queue, leaf, pages))));
-}
-
-/// Called after pages were listed for `memcg`. The cost of a sweep is spread over as many new entries.
-pub(crate) fn note_listed(engine: &Shared, memcg: &Memcg) {
-    engine.reclaim.stalled.store(false, Ordering::Relaxed);
-    if memcg.lruvec.with(|queues| queues.is_long()) == Some(true)
-        && let Some(busy) = Busy::begin(engine)
-    {
-        memcg.lruvec.sweep(&busy);
-    }
-    wake_if_low(engine);
 }

@@ -29,17 +29,18 @@ mod shrink;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use background::run_background;
-pub(crate) use lruvec::{Lruvec, list, note_listed};
+pub(crate) use lruvec::Lruvec;
 
-use slackwater_arena::{FrameId, Pool, RUN_FRAMES};
+use slackwater_arena::{Arena, FrameId, Pool, RUN_FRAMES};
 use slackwater_sync::Kick;
+use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicUsize};
 
-use crate::engine::Shared;
+use crate::cgroup::Tenants;
 use crate::reclaim::policy::Ghost;
-use crate::reclaim::shrink::{Evicted, evict};
+use crate::reclaim::shrink::Evicted;
 use crate::super_block::SuperBlock;
+use crate::writeback::FlusherPool;
 
 /// Frames freed at a time: 1/`BATCH_PART` of the arena, within bounds. Frames freed a few at a time would be reused in
 /// equally small pieces, and little would join these again.
@@ -53,6 +54,10 @@ const CHECK_EVERY: u32 = 64;
 
 /// State of eviction for an engine, besides the queues of its tenants.
 pub(crate) struct Reclaim {
+    arena: Arc<Arena>,
+    tenants: Arc<Tenants>,
+    /// Its threads run [`Reclaim::run_background`].
+    pool: Arc<FlusherPool>,
     ghost: Ghost,
     /// A thread works on the queues (V1).
     busy: AtomicBool,
@@ -65,64 +70,67 @@ pub(crate) struct Reclaim {
 }
 
 impl Reclaim {
-    /// For an arena of `frames`.
-    pub(crate) fn new(frames: u32) -> Self {
-        Self {
-            ghost: Ghost::new(frames.into()),
+    pub(crate) fn new(arena: Arc<Arena>, tenants: Arc<Tenants>, pool: Arc<FlusherPool>) -> Arc<Self> {
+        let ghost = Ghost::new(arena.frames().into());
+        Arc::new(Self {
+            arena,
+            tenants,
+            pool,
+            ghost,
             busy: AtomicBool::new(false),
             kick: Kick::new(),
             stalled: AtomicBool::new(false),
             stale_entries: AtomicUsize::new(0),
-        }
+        })
     }
-}
 
-fn batch(engine: &Shared) -> usize {
-    (u64::from(engine.arena.frames()) / BATCH_PART).clamp(BATCH_MIN, BATCH_MAX) as usize
-}
-
-/// Allocates a frame, dropping clean pages if none is free. `None`: every page is pinned.
-///
-/// # Blocking
-/// Never.
-pub(crate) fn alloc_frame(engine: &Shared, pool: Pool) -> Option<FrameId> {
-    loop {
-        if let Some(frame) = engine.arena.alloc(pool) {
-            if frame.as_u32().is_multiple_of(CHECK_EVERY) {
-                background::wake_if_low(engine);
+    /// Allocates a frame, dropping clean pages if none is free. `None`: every page is pinned.
+    ///
+    /// # Blocking
+    /// Never.
+    pub(crate) fn alloc_frame(&self, pool: Pool) -> Option<FrameId> {
+        loop {
+            if let Some(frame) = self.arena.alloc(pool) {
+                if frame.as_u32().is_multiple_of(CHECK_EVERY) {
+                    self.wake_if_low();
+                }
+                return Some(frame);
             }
-            return Some(frame);
-        }
-        if evict(engine, batch(engine)) == Evicted::Nothing {
-            return engine.arena.alloc(pool);
+            if self.evict(self.batch()) == Evicted::Nothing {
+                return self.arena.alloc(pool);
+            }
         }
     }
-}
 
-/// Allocates up to `count` frames, in runs where possible, and appends them to `out`. Drops clean pages if necessary.
-/// Fewer are allocated only if every page is pinned.
-///
-/// A request for a run's worth gets whole runs as a rule. Streams then stay contiguous, and frames evicted from one
-/// serve the next. Without this, after two streams had written three times the arena's size, their units were in a
-/// hundred pieces, and a disk wrote them a fifth slower.
-///
-/// # Blocking
-/// Never.
-pub(crate) fn alloc_frames(engine: &Shared, pool: Pool, count: usize, out: &mut Vec<FrameId>) {
-    let full = out.len() + count;
-    // Evict rather than split up the remaining runs for good, as long as few frames are free.
-    while count >= RUN_FRAMES
-        && !engine.arena.has_whole_run()
-        && background::is_below_high_watermark(engine)
-        && evict(engine, batch(engine)) == Evicted::Some
-    {}
-    loop {
-        engine.arena.alloc_many(pool, full - out.len(), out);
-        if out.len() == full || evict(engine, batch(engine).max(full - out.len())) == Evicted::Nothing {
-            break;
+    /// Allocates up to `count` frames, in runs where possible, and appends them to `out`. Drops clean pages if
+    /// necessary. Fewer are allocated only if every page is pinned.
+    ///
+    /// A request for a run's worth gets whole runs as a rule. Streams then stay contiguous, and frames evicted from one
+    /// serve the next. Without this, after two streams had written three times the arena's size, their units were in a
+    /// hundred pieces, and a disk wrote them a fifth slower.
+    ///
+    /// # Blocking
+    /// Never.
+    pub(crate) fn alloc_frames(&self, pool: Pool, count: usize, out: &mut Vec<FrameId>) {
+        let full = out.len() + count;
+        // Evict rather than split up the remaining runs for good, as long as few frames are free.
+        while count >= RUN_FRAMES
+            && !self.arena.has_whole_run()
+            && self.is_below_high_watermark()
+            && self.evict(self.batch()) == Evicted::Some
+        {}
+        loop {
+            self.arena.alloc_many(pool, full - out.len(), out);
+            if out.len() == full || self.evict(self.batch().max(full - out.len())) == Evicted::Nothing {
+                break;
+            }
         }
+        self.wake_if_low();
     }
-    background::wake_if_low(engine);
+
+    fn batch(&self) -> usize {
+        (u64::from(self.arena.frames()) / BATCH_PART).clamp(BATCH_MIN, BATCH_MAX) as usize
+    }
 }
 
 impl SuperBlock {

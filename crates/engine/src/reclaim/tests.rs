@@ -154,7 +154,7 @@ fn dirty_pages_are_in_no_queue_and_durable_ones_in_one_once() {
     }
     // Written while its entry is examined: it is dropped from the queue, and listed again by the next commit.
     file.write_at(0, &[2; 100 * PAGE]).unwrap();
-    assert_eq!(super::shrink::evict(&rig.shared, 1), super::shrink::Evicted::Nothing);
+    assert_eq!(rig.shared.reclaim.evict(1), super::shrink::Evicted::Nothing);
     assert_eq!((rig.root().lruvec.pages(), cached(&file, 0..100)), (0, 100));
     file.fsync().unwrap();
     assert_eq!((rig.root().lruvec.pages(), rig.root().lruvec.entries()), (100, 2));
@@ -316,13 +316,13 @@ fn no_pass_starts_while_every_page_is_pinned() {
     }
     assert!(rig.free() < FRAMES / 64);
     let reclaim = &rig.shared.reclaim;
-    assert!(!super::run_background(&rig.shared));
+    assert!(!rig.shared.reclaim.run_background());
     for _ in 0..10 {
-        super::background::wake_if_low(&rig.shared);
+        rig.shared.reclaim.wake_if_low();
         assert!(!reclaim.kick.is_set());
     }
     files[0].fsync().unwrap();
     assert!(reclaim.kick.is_set());
-    while super::run_background(&rig.shared) {}
+    while rig.shared.reclaim.run_background() {}
     assert!(rig.free() >= FRAMES / 32);
 }

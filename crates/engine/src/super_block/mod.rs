@@ -143,7 +143,7 @@ impl SuperBlock {
             frames,
             Arc::clone(&engine.pinned_nodes),
         ));
-        let root_wb = BdiWriteback::root(Arc::clone(&bdi), Arc::clone(&engine.pool), Arc::clone(engine.owners.root()));
+        let root_wb = BdiWriteback::root(Arc::clone(&bdi), Arc::clone(&engine.pool), Arc::clone(engine.tenants.root()));
         let survivors = engine.take_survivors(name);
         let volume_slot = match &survivors {
             Some(survivors) => survivors.slot,
@@ -249,7 +249,7 @@ impl SuperBlock {
 
     /// The tenant charged for whatever no other tenant is charged for.
     pub fn root_memcg(&self) -> &Arc<Memcg> {
-        self.engine.owners.root()
+        self.engine.tenants.root()
     }
 
     /// The nodes held for `memcg`; those of the root are counted by the volume.

@@ -290,7 +290,7 @@ impl SuperBlock {
             let settled = inode.settle(self.engine().clock.now(), false);
             debug_assert_ne!(settled, Settled::WriteMeta, "doomed");
         }
-        self.engine().note_stale_entries(leaves);
+        self.engine().reclaim.note_stale_entries(leaves);
     }
 
     /// Evicts every inode. Returns how many are still referenced.
@@ -310,7 +310,7 @@ impl SuperBlock {
                 debug_assert_eq!(inode.mapping.count_unclean(), 0, "dirty after the flush");
             }
         }
-        self.engine().note_stale_entries(leaves);
+        self.engine().reclaim.note_stale_entries(leaves);
         busy
     }
 }

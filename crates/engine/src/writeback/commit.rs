@@ -27,13 +27,13 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::{Call, Done, SyncScope};
-use crate::cgroup::{FrameOwners, Memcg, Uncharges};
+use crate::cgroup::{Memcg, Uncharges};
+use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind};
 use crate::errseq::ErrCursor;
 use crate::inode::{Inode, meta};
 use crate::lock_order::LEAVES;
 use crate::page_cache::{LeafState, Mark, Scan, slots};
-use crate::reclaim::{list, note_listed};
 use crate::super_block::SuperBlock;
 use crate::units::{PageIndex, Tick};
 use crate::writeback::dontcache::DroppedBehind;
@@ -347,7 +347,7 @@ fn make_clean(inode: &Arc<Inode>) {
         ended += i64::from(bits.count_ones());
         leaf.clear_bits(Mark::Committing, bits);
         // While the frames are still charged, which keeps their owners' slots valid.
-        let owners = owners_of(&sb.engine().owners, leaf, clean);
+        let owners = owners_of(sb.engine(), leaf, clean);
         for frame in slots(clean).filter_map(|slot| leaf.frame(slot)) {
             arena.mark_clean(frame);
             uncharges.add(frame);
@@ -356,7 +356,7 @@ fn make_clean(inode: &Arc<Inode>) {
         inode.mapping.add_unclean(-i64::from(clean.count_ones()));
         dropped.take(arena, base, leaf, clean);
         for (memcg, pages) in owners {
-            list(inode, &memcg, base, leaf, pages & leaf.present());
+            sb.engine().reclaim.list(inode, &memcg, base, leaf, pages & leaf.present());
             listed = Some(memcg);
         }
         Scan::On
@@ -365,20 +365,20 @@ fn make_clean(inode: &Arc<Inode>) {
     inode.account(Pages { unstable: -ended, ..Pages::default() });
     dropped.free(inode);
     sb.bdi().unpin(cleaned);
-    listed.inspect(|memcg| note_listed(sb.engine(), memcg));
+    listed.inspect(|memcg| sb.engine().reclaim.note_listed(memcg));
 }
 
 /// The tenants that the frames of `pages` are charged to, each with its pages: usually one.
-fn owners_of(owners: &FrameOwners, leaf: &LeafState, pages: u64) -> Vec<(Arc<Memcg>, u64)> {
+fn owners_of(engine: &Shared, leaf: &LeafState, pages: u64) -> Vec<(Arc<Memcg>, u64)> {
     let mut found: Vec<(u32, u64)> = Vec::new();
     for slot in slots(pages) {
-        let Some(owner) = leaf.frame(slot).map(|frame| owners.of(frame)) else { continue };
+        let Some(owner) = leaf.frame(slot).map(|frame| engine.owners.of(frame)) else { continue };
         match found.last_mut() {
             Some((last, pages)) if *last == owner => *pages |= 1 << slot,
             _ => found.push((owner, 1 << slot)),
         }
     }
-    let memcg = |owner| owners.at(owner).unwrap_or_else(|| Arc::clone(owners.root()));
+    let memcg = |owner| engine.tenants.at(owner).unwrap_or_else(|| Arc::clone(engine.tenants.root()));
     found.into_iter().map(|(owner, pages)| (memcg(owner), pages)).collect()
 }
 

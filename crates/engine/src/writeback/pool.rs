@@ -19,14 +19,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::rcu::{Domain, Options};
+use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 use slackwater_sync::shim::thread;
-use slackwater_sync::shim::{Arc, Weak};
 
 use crate::clock::Clock;
-use crate::engine::Shared;
 use crate::lock_order::LEAVES;
-use crate::reclaim::run_background;
+use crate::reclaim::Reclaim;
 use crate::tunables::Tunables;
 use crate::units::Tick;
 use crate::writeback::balance::GlobalDomain;
@@ -86,11 +85,11 @@ impl FlusherPool {
         self.wbs_made.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Starts `tunables.flusher_threads` threads. They end after [`FlusherPool::stop`]; `engine` outlives it.
-    pub(crate) fn start(self: &Arc<Self>, engine: &Arc<Shared>) -> Vec<thread::JoinHandle<()>> {
+    /// Starts `tunables.flusher_threads` threads. They end after [`FlusherPool::stop`].
+    pub(crate) fn start(self: &Arc<Self>, reclaim: &Arc<Reclaim>) -> Vec<thread::JoinHandle<()>> {
         let run = |number| {
-            let (pool, engine) = (Arc::clone(self), Arc::downgrade(engine));
-            thread::spawn_named(&format!("sw-flush-{number}"), move || pool.run(&engine))
+            let (pool, reclaim) = (Arc::clone(self), Arc::clone(reclaim));
+            thread::spawn_named(&format!("sw-flush-{number}"), move || pool.run(&reclaim))
         };
         (0..self.tunables.flusher_threads).map(run).collect()
     }
@@ -165,13 +164,13 @@ impl FlusherPool {
     }
 
     /// Runs everything that is due until nothing is. Returns when the next timer is due.
-    pub(crate) fn run_due(&self, engine: &Shared) -> Option<Tick> {
+    pub(crate) fn run_due(&self, reclaim: &Reclaim) -> Option<Tick> {
         loop {
             let now = self.clock.now();
             let mut state = self.state.lock();
             if std::mem::take(&mut state.reclaim) {
                 drop(state);
-                self.reclaim(engine);
+                self.reclaim(reclaim);
                 continue;
             }
             let Some(wb) = take_due(&mut state, now) else {
@@ -182,13 +181,13 @@ impl FlusherPool {
         }
     }
 
-    fn run(&self, engine: &Weak<Shared>) {
+    fn run(&self, reclaim: &Reclaim) {
         let mut state = self.state.lock();
         while !state.stop {
             let now = self.clock.now();
             if std::mem::take(&mut state.reclaim) {
                 drop(state);
-                engine.upgrade().inspect(|engine| self.reclaim(engine));
+                self.reclaim(reclaim);
                 state = self.state.lock();
                 continue;
             }
@@ -209,8 +208,8 @@ impl FlusherPool {
         }
     }
 
-    fn reclaim(&self, engine: &Shared) {
-        if run_background(engine) {
+    fn reclaim(&self, reclaim: &Reclaim) {
+        if reclaim.run_background() {
             self.want_reclaim();
         }
     }

@@ -226,7 +226,7 @@ impl Inode {
         if self.is_switching() || engine.switches.in_flight() > MAX_IN_FLIGHT {
             return;
         }
-        let Some(memcg) = engine.owners.at(slot).filter(|memcg| memcg.is_root() || memcg.is_online()) else { return };
+        let Some(memcg) = engine.tenants.at(slot).filter(|memcg| memcg.is_root() || memcg.is_online()) else { return };
         let target = self.super_block().wb_get_create(&memcg);
         Switch::begin(self.super_block(), target).start(vec![Arc::clone(self)]);
     }
