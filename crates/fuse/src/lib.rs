@@ -1,7 +1,8 @@
-//! FUSE without a library in between: the transport on `/dev/fuse`.
+//! The FUSE front end, without a library in between: the transport on `/dev/fuse`, and engine volumes mounted on it.
 //!
-//! A [`Pool`] of threads reads the requests of many mounts. Each mount is a [`Session`] with a [`FileSystem`], which gets
-//! every request as a typed [`Operation`] together with its [`Reply`], and may answer at once or later, from any thread.
+//! A [`Pool`] of threads reads the requests of many mounts. Each mount is a [`Session`] with a [`FileSystem`]. The file
+//! system gets every request as a typed [`Operation`] together with its [`Reply`], and may answer at once or later,
+//! from any thread. A [`MountedVolume`] is an engine volume served in this way.
 //!
 //! Reading order: [`abi`] (the protocol), [`parse()`] (bytes to requests), [`Reply`], [`FileSystem`], [`Session`],
 //! [`Pool`], [`mount`].
@@ -51,10 +52,10 @@ pub use transport::{DevFuse, Transport};
 
 use slackwater_sync::lock::Rank;
 
-/// Every lock of the transport: a leaf. Nothing is sent, called or taken under one.
+/// Rank of all locks of the transport. They are leaves: nothing is sent, called or locked under one.
 const TRANSPORT: Rank = Rank::new(90, "FUSE transport");
 
-/// The page for those who embed all this, here since this crate knows all the others.
+/// The page for embedders. Its examples are tested here, since this crate depends on all the others.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/EMBED.md")]
 struct Embed;

@@ -79,8 +79,8 @@ impl Reader {
     /// Waits for a session with requests; `None` after the timeout or a signal.
     fn next(&self) -> Option<u64> {
         let timeout = self.core.has_surplus().then_some(&IDLE);
-        let mut room = [MaybeUninit::<epoll::Event>::uninit()];
-        match epoll::wait(&self.core.epoll, &mut room, timeout) {
+        let mut buffer = [MaybeUninit::<epoll::Event>::uninit()];
+        match epoll::wait(&self.core.epoll, &mut buffer, timeout) {
             Ok((events, _)) => events.first().map(|event| event.data.u64()),
             Err(Errno::INTR) => None,
             Err(errno) => panic!("epoll_wait: {errno}"),

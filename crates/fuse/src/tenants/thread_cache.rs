@@ -130,16 +130,16 @@ mod tests {
 
     impl Threads {
         fn new(count: usize) -> Self {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (send, tids) = std::sync::mpsc::channel();
             let start = |_| {
-                let tell = tell.clone();
+                let send = send.clone();
                 std::thread::spawn(move || {
-                    tell.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+                    send.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
                     std::thread::park();
                 })
             };
             let threads: Vec<_> = (0..count).map(start).collect();
-            Self { tids: told.iter().take(count).collect(), threads }
+            Self { tids: tids.iter().take(count).collect(), threads }
         }
     }
 

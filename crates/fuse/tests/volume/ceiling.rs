@@ -3,11 +3,11 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
 
 use slackwater::Tunables;
 
+use crate::programs::in_own_process;
 use crate::rig::Rig;
 
 const MIB: u64 = 1 << 20;
@@ -23,16 +23,7 @@ const GROWTH_BYTES: u64 = 32 * MIB;
 /// In its own process, whose memory is used by no other test.
 #[test]
 fn p06_on_a_mount_the_arena_is_the_ceiling_while_more_is_read_and_written() {
-    const INSIDE: &str = "SLACKWATER_CEILING_INSIDE";
-    if std::env::var_os(INSIDE).is_some() {
-        return read_and_write();
-    }
-    let name = "ceiling::p06_on_a_mount_the_arena_is_the_ceiling_while_more_is_read_and_written";
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let output = command.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").output().unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    println!("{text}");
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    in_own_process("ceiling::p06_on_a_mount_the_arena_is_the_ceiling_while_more_is_read_and_written", read_and_write);
 }
 
 fn read_and_write() {

@@ -1,4 +1,4 @@
-//! Programs that a test starts, and waiting for them and for conditions.
+//! Programs and processes that a test starts, and waiting for them and for conditions.
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -33,4 +33,18 @@ pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
         std::thread::sleep(Duration::from_millis(2));
     }
     None
+}
+
+/// Runs a test in a process of its own, since it counts the process's threads and memory.
+pub(crate) fn in_own_process(name: &str, test: impl FnOnce()) {
+    const INSIDE: &str = "SLACKWATER_ALONE";
+    if std::env::var_os(INSIDE).is_some() {
+        return test();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let command = command.args(["--exact", name, "--include-ignored", "--nocapture"]).env(INSIDE, "1");
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    println!("{text}");
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }

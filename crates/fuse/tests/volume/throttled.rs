@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Uid;
@@ -13,7 +12,7 @@ use slackwater::Tunables;
 use slackwater_backends::Rule;
 use slackwater_fuse::tenants::TenantBy;
 
-use crate::programs::{LONG, until};
+use crate::programs::{LONG, in_own_process, until};
 use crate::rig::{Rig, TenantSetup, assert_same, pattern, within};
 
 const MIB: u64 = 1 << 20;
@@ -37,16 +36,10 @@ fn threads_of_this_process() -> usize {
 /// In its own process, since threads and descriptors of other tests would be counted.
 #[test]
 fn p08_thousands_of_throttled_writers_hold_no_thread_and_slow_no_other_tenant() {
-    const INSIDE: &str = "SLACKWATER_THROTTLED_INSIDE";
-    if std::env::var_os(INSIDE).is_some() {
-        return thousands_write();
-    }
-    let name = "throttled::p08_thousands_of_throttled_writers_hold_no_thread_and_slow_no_other_tenant";
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let output = command.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").output().unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    println!("{text}");
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    in_own_process(
+        "throttled::p08_thousands_of_throttled_writers_hold_no_thread_and_slow_no_other_tenant",
+        thousands_write,
+    );
 }
 
 fn thousands_write() {
@@ -76,10 +69,12 @@ fn thousands_write() {
         .collect();
     let still_there = || writers.iter().filter(|writer| !writer.is_finished()).count();
     // Writers within the limit have finished.
-    let room = (LIMIT as usize).div_ceil(WRITE_BYTES) + 64;
-    until("the others are parked", || rig.mounted.parked_bytes() >= TENANT_BYTES.min((WRITERS - room) * WRITE_BYTES));
+    let unblocked = (LIMIT as usize).div_ceil(WRITE_BYTES) + 64;
+    until("the others are parked", || {
+        rig.mounted.parked_bytes() >= TENANT_BYTES.min((WRITERS - unblocked) * WRITE_BYTES)
+    });
     let waiting = still_there();
-    assert!(waiting >= WRITERS - room, "{waiting}");
+    assert!(waiting >= WRITERS - unblocked, "{waiting}");
     assert!(rig.charged_bytes(&tenant) <= LIMIT + MIB, "{}", rig.charged_bytes(&tenant));
     for _ in 0..20 {
         let parked = rig.mounted.parked_bytes();
@@ -94,7 +89,7 @@ fn thousands_write() {
     });
     println!("{waiting} writers wait; {} bytes are parked", rig.mounted.parked_bytes());
     others_go_on(&rig);
-    assert!(still_there() >= WRITERS - room, "no writer was released");
+    assert!(still_there() >= WRITERS - unblocked, "no writer was released");
     rig.let_through();
     let start = Instant::now();
     within("all writes", move || writers.into_iter().for_each(|writer| writer.join().unwrap()));

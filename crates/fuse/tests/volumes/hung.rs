@@ -15,7 +15,7 @@ use slackwater_fuse::mount::unmount;
 
 use crate::mapper::Mapper;
 use crate::needs;
-use crate::programs::{LONG, spawn, until, wait};
+use crate::programs::{LONG, in_own_process, spawn, until, wait};
 use crate::rig::{Rig, TestVolume, pattern, threads};
 
 /// Longer than any call takes that does not wait for a hung source, even on a busy machine.
@@ -182,7 +182,7 @@ fn p04_nine_hung_volumes_leave_threads_for_a_tenth() {
 /// share and no threads, and are written back when the source responds again.
 #[test]
 fn p06_mappings_of_a_hung_volume_take_only_its_share_and_no_threads() {
-    crate::rig::in_own_process("hung::p06_mappings_of_a_hung_volume_take_only_its_share_and_no_threads", || {
+    in_own_process("hung::p06_mappings_of_a_hung_volume_take_only_its_share_and_no_threads", || {
         const MAPPED: usize = 24 << 20;
         let rig = Rig::new(32 << 20);
         let hung = rig.mount();

@@ -5,8 +5,8 @@ use std::fs;
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater_backends::Rule;
 
-use crate::programs::{LONG, spawn, until, wait};
-use crate::rig::{Rig, TestVolume, in_own_process, pattern, threads};
+use crate::programs::{LONG, in_own_process, spawn, until, wait};
+use crate::rig::{Rig, TestVolume, pattern, threads};
 
 const VOLUMES: u8 = 20;
 /// Callers are blocked on one volume out of this many.

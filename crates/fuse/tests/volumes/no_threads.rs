@@ -8,8 +8,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use slackwater::backend::MemBackend;
 use slackwater_backends::Rule;
 
-use crate::programs::{spawn, until, wait};
-use crate::rig::{Rig, in_own_process, pattern, threads};
+use crate::programs::{in_own_process, spawn, until, wait};
+use crate::rig::{Rig, pattern, threads};
 
 /// Twice the size of the cache.
 const BYTES: usize = 16 << 20;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,20 +15,6 @@ use slackwater_fuse::mount::{MountOptions, unmount};
 use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
 
 use crate::programs::LONG;
-
-/// Runs a test in a process of its own, since it counts the process's threads and memory.
-pub(crate) fn in_own_process(name: &str, test: impl FnOnce()) {
-    const INSIDE: &str = "SLACKWATER_ALONE";
-    if std::env::var_os(INSIDE).is_some() {
-        return test();
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let command = command.args(["--exact", name, "--include-ignored", "--nocapture"]).env(INSIDE, "1");
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    println!("{text}");
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-}
 
 /// An engine and a pool, and a directory for their volumes.
 pub(crate) struct Rig {

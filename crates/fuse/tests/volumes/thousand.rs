@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::programs::until;
-use crate::rig::{Rig, descriptors, in_own_process, threads};
+use crate::programs::{in_own_process, until};
+use crate::rig::{Rig, descriptors, threads};
 
 const VOLUMES: usize = 1000;
 /// How long the process is observed.
