@@ -8,9 +8,11 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, FileType, StatxFlags, makedev, statx};
+use rustix::fs::FileType;
+use slackwater_fuse::local_stat;
 
 /// Why this process should end.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -77,13 +79,11 @@ pub(crate) fn keep_descriptors_from_programs() {
     let _ = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// The type and device of an open descriptor. The kernel answers from memory, even if the server hangs.
+/// Type and device of the file that a descriptor is open on ([`local_stat`]); `None` if it is not open.
 pub(crate) fn kind_of(number: RawFd) -> Option<(FileType, u64)> {
     // SAFETY: the number, which is not -1, is borrowed for a call that changes nothing and fails where it is not open.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
-    let status = statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
-    let device = makedev(status.stx_dev_major, status.stx_dev_minor);
-    Some((FileType::from_raw_mode(status.stx_mode.into()), device))
+    local_stat(fd, Path::new("")).ok()
 }
 
 /// Creates a child that shares the descriptor table with this process, so that the exit of this process closes nothing.

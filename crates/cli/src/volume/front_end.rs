@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use slackwater::{Engine, SuperBlock};
 use slackwater_backends::SystemClock;
@@ -11,8 +10,8 @@ use slackwater_fuse::Printable as _;
 use slackwater_fuse::mount::{MountError, MountOptions};
 pub(crate) use slackwater_fuse::tenants::TenantBy;
 use slackwater_fuse::tenants::{TenantConfig, Tenants};
-use slackwater_fuse::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, UmountRequest};
-pub(crate) use slackwater_fuse::{MissingFeature, Tenancy};
+use slackwater_fuse::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions};
+pub(crate) use slackwater_fuse::{MissingFeature, Tenancy, UmountRequest};
 use slackwater_size as size;
 
 use crate::control::protocol::{VolumeOptions, Writers};
@@ -21,17 +20,6 @@ use crate::os::sys;
 
 /// Holders of a busy volume that a message names.
 const HOLDERS_MAX: usize = 20;
-
-/// How to unmount.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Umount {
-    /// `None` waits without limit.
-    pub(crate) deadline: Option<Duration>,
-    /// Acts like the deadline if nothing has reached the source for this long.
-    pub(crate) stall: Option<Duration>,
-    pub(crate) force: bool,
-    pub(crate) discard: bool,
-}
 
 /// Determines the tenant of each write through front ends of `engine`, and which tenants keep out of the cache. `None`:
 /// one tenant without a limit, with the settings of the volume.
@@ -117,10 +105,9 @@ impl FrontEnd {
     ///
     /// # Blocking
     /// For the source, at most until the deadline.
-    pub(crate) fn umount(&self, request: Umount) -> Result<(), Failure> {
-        let Umount { deadline, stall, force, discard } = request;
+    pub(crate) fn umount(&self, request: UmountRequest) -> Result<(), Failure> {
         // Progress is read from the volume.
-        let outcome = self.mounted.umount(UmountRequest { deadline, stall, force, discard }, &|_| {});
+        let outcome = self.mounted.umount(request, &|_| {});
         outcome.map_err(|error| self.failure(&error))
     }
 
@@ -174,8 +161,20 @@ impl FrontEnd {
     /// # Blocking
     /// As described.
     pub(crate) fn wait_ended(&self) {
-        if let Err(error) = self.mounted.wait_ended() {
+        if let Err(error) = self.mounted.wait_ended(UmountRequest::default()) {
             tracing::error!(%error, "the volume did not end cleanly");
+        }
+    }
+
+    /// As [`wait_ended`](Self::wait_ended), but no longer than `deadline` and `stall` of `request` allow.
+    ///
+    /// # Errors
+    /// `Left`, if the limit passes first.
+    pub(crate) fn wait_ended_within(&self, request: UmountRequest) -> Result<(), Failure> {
+        match self.mounted.wait_ended(request) {
+            Err(error @ MountedError::Left { .. }) => Err(self.failure(&error)),
+            // `wait_ended` reports any other error.
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 
@@ -217,7 +216,11 @@ impl FrontEnd {
                     "nothing is lost; try again with a longer --deadline, or use --discard to see what it would lose",
                 )
             }
-            MountedError::Left { dirty_bytes, cause } => left_behind(&mountpoint, *dirty_bytes, *cause),
+            MountedError::Left { dirty_bytes, cause } => {
+                let (left, why) = (size::text(*dirty_bytes), because(*cause));
+                let what = format!("{mountpoint} is unmounted, but {left} could not be written back{why}");
+                Failure::new(Reason::Left, what)
+            }
             MountedError::InProgress => {
                 Failure::busy(format!("another unmount of {mountpoint} is running")).advise("wait for it")
             }
@@ -227,17 +230,6 @@ impl FrontEnd {
             }
         }
     }
-}
-
-/// The message that it is unmounted with unwritten data left.
-pub(crate) fn left_behind(
-    mountpoint: &dyn std::fmt::Display,
-    bytes_left: u64,
-    cause: Option<slackwater::ErrorKind>,
-) -> Failure {
-    let why = because(cause);
-    let left = size::text(bytes_left);
-    Failure::new(Reason::Left, format!("{mountpoint} is unmounted, but {left} could not be written back{why}"))
 }
 
 /// Why data is unwritten, in parentheses; empty if no write has failed.

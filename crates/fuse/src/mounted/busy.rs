@@ -1,14 +1,13 @@
 //! Whether a mount is in use, checked before it is unmounted.
 
-use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use slackwater::Tick;
 use slackwater_sync::Completion;
 
+use crate::local_stat::device_at;
 use crate::mount::UnmountError;
 use crate::mounted::deadline::Deadline;
 use crate::mounted::{MountedError, MountedVolume, POLL_INTERVAL, namespaces};
@@ -64,7 +63,7 @@ impl MountedVolume {
 
     /// Resolves the mount point without a request to the file system.
     fn touch(&self) -> Result<(), Errno> {
-        dev_of(&self.mountpoint).map(|_| ())
+        device_at(&self.mountpoint).map(|_| ())
     }
 
     pub(super) fn elsewhere_error(&self) -> MountedError {
@@ -76,11 +75,4 @@ impl MountedVolume {
     pub(super) fn busy_error(&self) -> MountedError {
         MountedError::Busy { mountpoint: self.mountpoint.clone(), holders: self.holders() }
     }
-}
-
-/// `st_dev` of the file at `path`, without a request to the file system.
-pub(super) fn dev_of(path: &Path) -> Result<u64, Errno> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let stat = statx(CWD, path, flags, StatxFlags::empty())?;
-    Ok(makedev(stat.stx_dev_major, stat.stx_dev_minor))
 }

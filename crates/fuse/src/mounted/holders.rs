@@ -4,9 +4,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::printable::Printable as _;
+use rustix::fs::CWD;
 
-use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+use crate::local_stat::local_stat;
+use crate::printable::Printable as _;
 
 /// A process that uses a mount, and one thing that it uses there.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -82,10 +83,8 @@ fn open_file(process: &Path, dev: u64) -> Option<PathBuf> {
 
 /// The target of a `/proc` link, if it is on `dev`.
 fn link_on(link: &Path, dev: u64) -> Option<PathBuf> {
-    // The kernel follows such a link without walking its path, and needs no GETATTR.
-    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let stat = statx(CWD, link, flags, StatxFlags::empty()).ok()?;
-    (makedev(stat.stx_dev_major, stat.stx_dev_minor) == dev).then(|| fs::read_link(link).ok())?
+    let (_, device) = local_stat(CWD, link).ok()?;
+    (device == dev).then(|| fs::read_link(link).ok())?
 }
 
 fn mapped_file(process: &Path, dev: u64) -> Option<PathBuf> {

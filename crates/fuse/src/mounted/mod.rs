@@ -44,8 +44,8 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
 use crate::fusectl::abort_connection;
+use crate::local_stat::device_at;
 use crate::mount::{self, MountOptions, UnmountError};
-use crate::mounted::busy::dev_of;
 use crate::mounted::deadline::Deadline;
 use crate::mounted::flush::flush_mapped;
 use crate::mounted::start::Started;
@@ -65,6 +65,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the kernel may take to drop its last reference after umount2(2). After that the volume is assumed to be
 /// mounted elsewhere as well.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
+/// How long a wait for the end keeps other unmounts out at a time.
+const END_SLICE: Duration = Duration::from_secs(1);
 
 /// A volume mounted at a path.
 pub struct MountedVolume {
@@ -270,29 +272,48 @@ impl MountedVolume {
         }
     }
 
-    /// Waits until the volume is unmounted, by any process, and all data is written back.
+    /// Waits until the volume is unmounted, by any process, and all data is written back. `deadline` and `stall` of
+    /// `request` limit the wait; the rest of it has no meaning here.
     ///
     /// # Blocking
-    /// Until then; forever if the backend is dead and no unmount discards the data.
+    /// Until then, or until the limit; without a limit forever, if the backend is dead and no unmount discards the data.
     ///
     /// # Errors
-    /// The engine found unexpected references: the volume is unmounted and its data is written back.
-    pub fn wait_ended(&self) -> Result<(), MountedError> {
+    /// `Left` at the limit. Any other: the engine found unexpected references, the volume is unmounted and its data is
+    /// written back.
+    pub fn wait_ended(&self, request: UmountRequest) -> Result<(), MountedError> {
+        let limit = Deadline::begin(&self.sb, request);
+        let is_limited = request.deadline.is_some() || request.stall.is_some();
+        while is_limited && self.session.wait_ended_timeout(POLL_INTERVAL).is_none() {
+            if limit.has_passed() {
+                return Err(self.left_error());
+            }
+        }
         let _ = self.session.wait_ended();
-        let again = UmountRequest { deadline: Some(POLL_INTERVAL * 10), ..UmountRequest::default() };
         let pause = Completion::new();
         loop {
-            let ended = {
-                // Another unmount may be about to finish.
-                let _only = self.umount.lock();
-                let request = UmountRequest { discard: self.discards.load(Ordering::Acquire), ..again };
-                self.end(request, &Deadline::begin(&self.sb, request), &|_| {})
-            };
+            // Another unmount may be about to finish.
+            let only = if is_limited { self.umount.try_lock() } else { Some(self.umount.lock()) };
+            let ended = only.map(|_only| self.end_soon(&limit));
             match ended {
-                Err(MountedError::Deadline { .. } | MountedError::Busy { .. }) => pause.wait_timeout(POLL_INTERVAL),
-                ended => return ended,
-            };
+                None | Some(Err(MountedError::Deadline { .. } | MountedError::Busy { .. })) => {
+                    if limit.has_passed() {
+                        return Err(self.left_error());
+                    }
+                    pause.wait_timeout(POLL_INTERVAL);
+                }
+                Some(ended) => return ended,
+            }
         }
+    }
+
+    /// Step 7, for a second at most.
+    fn end_soon(&self, limit: &Deadline) -> Result<(), MountedError> {
+        let left = limit.until().map(|until| until.since(self.sb.now()));
+        let deadline = left.map_or(END_SLICE, |left| left.min(END_SLICE));
+        let discard = self.discards.load(Ordering::Acquire);
+        let request = UmountRequest { deadline: Some(deadline), discard, ..UmountRequest::default() };
+        self.end(request, &Deadline::begin(&self.sb, request), &|_| {})
     }
 
     /// Waits until the volume is unmounted, by any process. Its data may not be written back yet.
@@ -410,7 +431,7 @@ impl MountedVolume {
 
     /// Whether the volume is still mounted at its mount point, with nothing else on top of it.
     fn is_mounted_here(&self) -> bool {
-        dev_of(&self.mountpoint) == Ok(self.dev)
+        device_at(&self.mountpoint) == Ok(self.dev)
     }
 
     /// Step 6.

@@ -6,8 +6,9 @@ use slackwater_sync::shim::Arc;
 
 use crate::abi::{ROOT_ID, init};
 use crate::coherence::ProbeFile;
+use crate::local_stat::device_at;
 use crate::mount::{self, MountOptions};
-use crate::mounted::{MountVolumeError, dev_of};
+use crate::mounted::MountVolumeError;
 use crate::negotiate::{InitOptions, MissingFeature};
 use crate::notifier::Notification;
 use crate::pool::Pool;
@@ -45,7 +46,7 @@ pub(super) fn start(
         let default = InitOptions::default();
         let options_of_session = InitOptions { wanted: default.wanted | init::EXPORT_SUPPORT, ..default };
         let session = Session::start(pool, transport, &options_of_session, Arc::new(served))?;
-        let dev = dev_of(mountpoint).map_err(MountVolumeError::Device)?;
+        let dev = device_at(mountpoint).map_err(MountVolumeError::Device)?;
         let mut missing = session.negotiated().missing.clone();
         if options.read_only {
             // Nothing is written around the cache.

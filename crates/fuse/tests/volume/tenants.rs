@@ -413,7 +413,7 @@ fn unmounts_finish_while_replies_are_held() {
         // Accepted data is written back.
         rig.let_through();
         let mounted = rig.mounted.clone();
-        within("the flush", move || mounted.wait_ended()).unwrap();
+        within("the flush", move || mounted.wait_ended(UmountRequest::default())).unwrap();
         let stored = fs::read(rig.stored("a")).unwrap();
         assert!(!status.success() || stored.len() == original.1.len(), "{status}");
         assert_same(&stored, &original.1[..stored.len()]);

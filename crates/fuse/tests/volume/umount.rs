@@ -103,7 +103,7 @@ fn a_plain_umount_by_another_process_loses_nothing() {
     fs::write(rig.file("a"), &wanted).unwrap();
     until("umount(2) succeeds", || unmount(&rig.path, false).is_ok());
     let mounted = rig.mounted.clone();
-    within("the flush", move || mounted.wait_ended()).unwrap();
+    within("the flush", move || mounted.wait_ended(UmountRequest::default())).unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), &wanted);
     assert_eq!(rig.mounted.super_block().status().bytes_left(), 0);
 }
@@ -198,7 +198,7 @@ fn p03_after_its_deadline_a_forced_unmount_frees_the_mount_point_and_keeps_the_d
     rig.faults.clear();
     rig.faults.release_all();
     let mounted = rig.mounted.clone();
-    within("the flush", move || mounted.wait_ended()).unwrap();
+    within("the flush", move || mounted.wait_ended(UmountRequest::default())).unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(2, 1_000_000));
 }
 
@@ -286,7 +286,7 @@ fn a_failed_discard_does_not_affect_a_later_unmount() {
     rig.faults.clear();
     rig.faults.release_all();
     let mounted = rig.mounted.clone();
-    within("the flush", move || mounted.wait_ended()).unwrap();
+    within("the flush", move || mounted.wait_ended(UmountRequest::default())).unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(1, 100_000));
     assert_same(&fs::read(rig.stored("b")).unwrap(), &pattern(2, 100_000));
 }
@@ -298,7 +298,7 @@ fn a_hung_flush_after_umount2_can_be_discarded() {
     fs::write(rig.file("lost"), pattern(1, 100_000)).unwrap();
     until("umount(2) succeeds", || unmount(&rig.path, false).is_ok());
     let mounted = rig.mounted.clone();
-    let flushing = std::thread::spawn(move || mounted.wait_ended());
+    let flushing = std::thread::spawn(move || mounted.wait_ended(UmountRequest::default()));
     until("the unmount is noticed", || rig.mounted.is_unmounted());
     let mounted = rig.mounted.clone();
     let request = UmountRequest { deadline: Some(LONG), discard: true, ..UmountRequest::default() };
@@ -306,6 +306,32 @@ fn a_hung_flush_after_umount2_can_be_discarded() {
     let _ = within("the discard", move || mounted.umount(request, &|_| {}));
     within("the flush", move || flushing.join().unwrap()).unwrap();
     assert_eq!(fs::metadata(rig.stored("lost")).unwrap().len(), 0);
+}
+
+/// Another waiter, without a limit, continues meanwhile.
+#[test]
+fn a_wait_for_the_end_returns_at_its_deadline_and_when_nothing_moves() {
+    let rig = Rig::new();
+    rig.faults.add(Rule::hold().on("write"));
+    fs::write(rig.file("a"), pattern(1, 100_000)).unwrap();
+    until("umount(2) succeeds", || unmount(&rig.path, false).is_ok());
+    let mounted = rig.mounted.clone();
+    let flushing = std::thread::spawn(move || mounted.wait_ended(UmountRequest::default()));
+    let soon = Some(Duration::from_millis(300));
+    for (deadline, stall) in [(soon, None), (Some(LONG), soon), (None, soon)] {
+        let mounted = rig.mounted.clone();
+        let limit = UmountRequest { deadline, stall, ..UmountRequest::default() };
+        let ended = within("the limit", move || mounted.wait_ended(limit));
+        let Err(MountedError::Left { dirty_bytes, .. }) = ended else { panic!("{ended:?}") };
+        assert!(dirty_bytes >= 100_000);
+    }
+    rig.faults.clear();
+    rig.faults.release_all();
+    let mounted = rig.mounted.clone();
+    let limit = UmountRequest { deadline: Some(LONG), ..UmountRequest::default() };
+    within("the flush", move || mounted.wait_ended(limit)).unwrap();
+    within("the flush of the other", move || flushing.join().unwrap()).unwrap();
+    assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(1, 100_000));
 }
 
 /// After a failed attempt the next one comes an hour later, for the flusher and for the flush of the unmount. More
@@ -318,7 +344,7 @@ fn a_failed_flush_is_retried_after_a_pause() {
     fs::write(rig.file("a"), pattern(1, 4096)).unwrap();
     until("umount(2) succeeds", || unmount(&rig.path, false).is_ok());
     let mounted = rig.mounted.clone();
-    let flushing = std::thread::spawn(move || mounted.wait_ended());
+    let flushing = std::thread::spawn(move || mounted.wait_ended(UmountRequest::default()));
     until("the flush has failed once", || rig.faults.strikes(rule) > 0);
     std::thread::sleep(Duration::from_millis(1500)); // more than a slice of the flush, so that a loop without pauses is detected
     assert!(rig.faults.strikes(rule) <= 3, "{} attempts", rig.faults.strikes(rule));
@@ -372,7 +398,7 @@ fn a_bind_mounted_volume_keeps_working_and_loses_nothing() {
     assert!(!rig.mounted.is_unmounted());
     until("the bind mount is unmounted too", || unmount(&bound, false).is_ok());
     let mounted = rig.mounted.clone();
-    within("the flush", move || mounted.wait_ended()).unwrap();
+    within("the flush", move || mounted.wait_ended(UmountRequest::default())).unwrap();
     fs::remove_dir(&bound).unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), &pattern(1, 100_000));
     assert_same(&fs::read(rig.stored("b")).unwrap(), &pattern(2, 100_000));
@@ -406,7 +432,7 @@ fn an_unmounted_volume_has_no_threads_or_nodes_left() {
     rig.umount().unwrap();
     rig.umount().unwrap();
     assert_eq!(rig.mounted.super_block().status().inodes, 0);
-    rig.mounted.wait_ended().unwrap();
+    rig.mounted.wait_ended(UmountRequest::default()).unwrap();
 }
 
 #[test]

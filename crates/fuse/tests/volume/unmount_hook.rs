@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use slackwater_fuse::UmountRequest;
 use slackwater_fuse::mount::unmount;
 
 use crate::programs::until;
@@ -27,7 +28,7 @@ fn count_calls(rig: &Rig) -> Arc<AtomicUsize> {
 fn assert_called_once(rig: &Rig, calls: &[Arc<AtomicUsize>; 2], wanted: &[u8]) {
     until("the hooks are called", || calls.iter().all(|calls| calls.load(Ordering::SeqCst) > 0));
     let mounted = rig.mounted.clone();
-    within("the flush", move || mounted.wait_ended()).unwrap();
+    within("the flush", move || mounted.wait_ended(UmountRequest::default())).unwrap();
     assert_same(&fs::read(rig.stored("a")).unwrap(), wanted);
     assert_eq!(count_calls(rig).load(Ordering::SeqCst), 1, "called at once");
     for calls in calls {

@@ -5,13 +5,12 @@ mod trial_mount;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::process::ExitCode;
 
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags, memfd_create, openat2};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, configure_io_flusher_behavior, geteuid, getrlimit};
-use slackwater_arena::memory_limits;
+use slackwater_arena::{MountInfo, memory_limits};
 use slackwater_fuse::Printable as _;
 use slackwater_size as size;
 
@@ -242,7 +241,7 @@ fn look_at_dontcache() -> Finding {
 }
 
 fn look_at_cgroups() -> Finding {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let layout = cgroup_layout(&mounts);
     match layout {
         None => Finding::lost("no cgroup hierarchy is mounted", "this cgroup's memory limit is not known; set --cache"),
@@ -278,20 +277,17 @@ fn look_at_features() -> Vec<Finding> {
 }
 
 /// The mounted cgroup versions, and which of them has the memory controller.
-fn cgroup_layout(mounts: &str) -> Option<String> {
-    let fields = |line: &str| -> Option<(String, String, String)> {
-        let mut fields = line.split(' ').skip(1).map(str::to_owned);
-        Some((fields.next()?, fields.next()?, fields.next()?))
-    };
-    let of_kind = |wanted: &'static str| mounts.lines().filter_map(fields).filter(move |(_, kind, _)| kind == wanted);
-    let unified = of_kind("cgroup2").next().map(|(point, ..)| point);
-    let memory = of_kind("cgroup").find(|(.., options)| options.split(',').any(|option| option == "memory"));
+fn cgroup_layout(mounts: &[u8]) -> Option<String> {
+    let of_kind = |wanted: &'static str| MountInfo::all(mounts).filter(move |mount| mount.kind == wanted);
+    let unified = of_kind("cgroup2").next().map(|mount| mount.point);
+    let unified = unified.as_ref().map(|point| point.printable());
+    let memory = of_kind("cgroup").find(|mount| mount.has_super_option("memory")).map(|mount| mount.point);
     match (unified, memory) {
         (Some(unified), None) => Some(format!("version 2 at {unified}")),
-        (unified, Some((memory, ..))) => {
+        (unified, Some(memory)) => {
             let beside = unified.map_or_else(String::new, |unified| format!(", version 2 without memory at {unified}"));
-            let there = if Path::new(&memory).exists() { "" } else { " (not visible from here)" };
-            Some(format!("memory in version 1 at {memory}{there}{beside}"))
+            let there = if memory.exists() { "" } else { " (not visible from here)" };
+            Some(format!("memory in version 1 at {}{there}{beside}", memory.printable()))
         }
         (None, None) => None,
     }
@@ -299,16 +295,16 @@ fn cgroup_layout(mounts: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::cgroup_layout;
-
     #[test]
     fn cgroup_layouts_are_recognised() {
-        let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
-        let v1 = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup /proc cgroup rw,memory 0 0\n";
+        let cgroup_layout = |mounts: &str| super::cgroup_layout(mounts.as_bytes());
+        let v2 = "30 22 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n";
+        let v1 = "31 22 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                  32 22 0:28 / /proc rw - cgroup cgroup rw,memory\n";
         assert_eq!(cgroup_layout(v2).unwrap(), "version 2 at /sys/fs/cgroup");
         assert_eq!(cgroup_layout(v1).unwrap(), "memory in version 1 at /proc");
-        let both = format!("{v1}cgroup2 /u cgroup2 rw 0 0\n");
+        let both = format!("{v1}33 22 0:29 / /u rw - cgroup2 cgroup2 rw\n");
         assert_eq!(cgroup_layout(&both).unwrap(), "memory in version 1 at /proc, version 2 without memory at /u");
-        assert_eq!(cgroup_layout("proc /proc proc rw 0 0\n"), None);
+        assert_eq!(cgroup_layout("23 22 0:22 / /proc rw - proc proc rw\n"), None);
     }
 }

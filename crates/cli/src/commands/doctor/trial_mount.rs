@@ -13,7 +13,7 @@ use slackwater_backends::SystemClock;
 
 use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
-use crate::volume::front_end::{self, FrontEnd, MissingFeature, Umount};
+use crate::volume::front_end::{self, FrontEnd, MissingFeature, UmountRequest};
 
 /// The smallest arena that works.
 const ARENA_BYTES: u64 = 8 << 20;
@@ -33,7 +33,7 @@ pub(crate) fn missing_features() -> Result<Vec<MissingFeature>, Failure> {
     let options = VolumeOptions { nosuid: true, nodev: true, noexec: true, ..VolumeOptions::default() };
     let front_end = FrontEnd::open(&front_end::pool()?, &volume, &place.0, &place.0, options, None)?;
     let missing = front_end.missing().to_vec();
-    front_end.umount(Umount { deadline: Some(DEADLINE), stall: None, force: true, discard: false })?;
+    front_end.umount(UmountRequest { deadline: Some(DEADLINE), stall: None, force: true, discard: false })?;
     Ok(missing)
 }
 

@@ -23,7 +23,7 @@ use crate::exit::{Failure, Reason};
 use crate::metrics::{Snapshot, Unmounts};
 use crate::os::mount_table::MountTable;
 use crate::registry::Entry;
-use crate::volume::front_end::{FrontEnd, Umount};
+use crate::volume::front_end::{FrontEnd, UmountRequest};
 use crate::volume::settings;
 use crate::volume::{pressure, shrinkers, tenants, unwritten_files};
 
@@ -329,7 +329,7 @@ impl Session {
                 self.watch(|| front_end.sync(), &mut tick).map(|()| Reply::Done)
             }
             Request::Umount { deadline_ms, force, discard } => {
-                let request = Umount { deadline: None, stall: None, force, discard };
+                let request = UmountRequest { deadline: None, stall: None, force, discard };
                 self.umount_for_client(Duration::from_millis(deadline_ms), request, &mut tick)?;
                 Ok(Reply::Done)
             }

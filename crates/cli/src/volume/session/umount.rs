@@ -6,7 +6,7 @@ use slackwater_fuse::Printable as _;
 
 use crate::control::server::LAST_ANSWERS_WITHIN;
 use crate::exit::{Failure, Reason};
-use crate::volume::front_end::{Umount, left_behind};
+use crate::volume::front_end::UmountRequest;
 use crate::volume::rescued;
 use crate::volume::session::Session;
 
@@ -34,7 +34,7 @@ impl Session {
     pub(super) fn umount_for_client(
         &self,
         within: Duration,
-        request: Umount,
+        request: UmountRequest,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
         // A deadline beyond the range of the clock is none.
@@ -42,7 +42,7 @@ impl Session {
         let deadline = now.checked_add(within).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
         let volume = self.state().volume.clone();
         let known = volume.as_ref().map_or(0, |volume| volume.rescued().len());
-        self.umount(Umount { deadline: Some(within), ..request }, tick)
+        self.umount(UmountRequest { deadline: Some(within), ..request }, tick)
             .map_err(|failure| self.with_location(failure))?;
         // The thread that releases everything waits until no reference to the volume is left.
         let mut rescued = volume.map_or_else(Vec::new, |volume| volume.rescued());
@@ -70,7 +70,7 @@ impl Session {
     ///
     /// # Blocking
     /// At most until its deadline.
-    pub(crate) fn umount(&self, request: Umount, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
+    pub(crate) fn umount(&self, request: UmountRequest, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
         // A deadline beyond the range of the clock is none.
         let deadline = request.deadline.and_then(|within| Instant::now().checked_add(within));
         let front_end = match self.front_end(deadline, tick) {
@@ -78,14 +78,18 @@ impl Session {
             front_end => front_end?,
         };
         if front_end.is_unmounted() && !request.discard {
-            // umount(2) came first: only the flush remains to be waited for.
-            return self.wait_flushed(deadline, request, tick);
+            // umount(2) came first: only the flush remains. Without force or a stall limit, nothing waits for it here.
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let limit = UmountRequest { deadline: left, ..request };
+            let is_limited = request.force || request.stall.is_some();
+            let ended = if is_limited { self.watch(|| front_end.wait_ended_within(limit), tick) } else { Ok(()) };
+            return ended.map_err(|failure| self.leave(failure));
         }
         self.state().unmounting += 1;
         let _unmounting = OnDrop(|| self.state().unmounting -= 1);
         let least = if self.figures().0 == 0 { STEPS_WITHIN } else { Duration::ZERO };
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).max(least));
-        let unmount = || self.tally.unmounts.time(|| front_end.umount(Umount { deadline: left, ..request }));
+        let unmount = || self.tally.unmounts.time(|| front_end.umount(UmountRequest { deadline: left, ..request }));
         match self.watch(unmount, tick) {
             Err(failure) if failure.reason == Reason::Left => Err(self.leave(failure)),
             // After an umount(2) by another program meanwhile.
@@ -94,29 +98,6 @@ impl Session {
             Err(_) if front_end.is_unmounted() => Ok(()),
             outcome => outcome,
         }
-    }
-
-    /// Waits for the flush after an umount(2) until the deadline or a stall; does not wait without force and stall.
-    fn wait_flushed(
-        &self,
-        deadline: Option<Instant>,
-        request: Umount,
-        tick: &mut dyn FnMut(u64, u64),
-    ) -> Result<(), Failure> {
-        let (mut seen, mut since) = (self.figures(), Instant::now());
-        while request.force || request.stall.is_some() {
-            let stalled = request.stall.map(|stall| since + stall);
-            let until = deadline.into_iter().chain(stalled).min();
-            if self.wait_for(until, tick, |state| state.is_over.then_some(())).is_some() {
-                break;
-            }
-            let now = self.figures();
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) || now.0 >= seen.0 {
-                return Err(self.leave(left_behind(&self.entry.mountpoint.printable(), now.0, None)));
-            }
-            (seen, since) = (now, Instant::now());
-        }
-        Ok(())
     }
 
     /// Unmounts without discarding anything. With `insist`, also unmounts a volume in use, after a call of `in_use`,
@@ -130,15 +111,15 @@ impl Session {
         in_use: impl FnOnce(&Failure),
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
-        let request = Umount { deadline: None, stall: insist.then_some(STALL), force: false, discard: false };
+        let request = UmountRequest { deadline: None, stall: insist.then_some(STALL), force: false, discard: false };
         let forced = match self.umount(request, tick) {
             Err(failure) if insist && failure.reason == Reason::Busy => {
                 in_use(&failure);
-                self.umount(Umount { force: true, ..request }, tick)
+                self.umount(UmountRequest { force: true, ..request }, tick)
             }
             // The deadline has already been waited for.
             Err(failure) if insist && failure.reason == Reason::Deadline => {
-                self.umount(Umount { deadline: Some(Duration::ZERO), force: true, ..request }, tick)
+                self.umount(UmountRequest { deadline: Some(Duration::ZERO), force: true, ..request }, tick)
             }
             outcome => return outcome,
         };
