@@ -139,11 +139,10 @@ fn batch(
 ) -> Result<Duration> {
     let lanes = subject.lanes(setting.threads, setting.sharing).into_iter().enumerate();
     let lanes = lanes.map(|(number, lane)| {
-        let (start, pages) = match setting.sharing {
-            Sharing::Own => lane.pages(0.0),
-            Sharing::Shared => lane.pages(number as f64 / setting.threads as f64),
-        };
-        (lane, Pattern::new(order, start, pages, seed + number as u64))
+        let is_split = setting.sharing == Sharing::Shared && !lane.is_slice;
+        let start = if is_split { lane.pages * number as u64 / setting.threads as u64 } else { 0 };
+        let pattern = Pattern::new(order, start, lane.pages, seed + number as u64);
+        (lane, pattern)
     });
     threads::run_lanes(lanes.collect(), |(lane, pattern)| lane.batch(operation, pattern, count))
 }

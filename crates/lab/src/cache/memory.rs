@@ -10,7 +10,7 @@ use std::hint::black_box;
 use anyhow::Result;
 use slackwater_arena::copy_bytes;
 
-use super::pattern::{PAGE, PageBuffer, Pattern};
+use super::pattern::PAGE;
 use super::subject::{Lane, Operation, Sharing, Subject};
 use super::sys;
 
@@ -33,11 +33,12 @@ impl Subject for Memory {
         "memcpy"
     }
 
-    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Box<dyn Lane + '_>> {
-        let lane = |bytes| Box::new(MemoryLane { bytes, is_shared: sharing == Sharing::Shared }) as Box<dyn Lane>;
+    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Lane<'_>> {
         match sharing {
-            Sharing::Own => self.buffers.iter_mut().take(threads).map(|buffer| lane(&mut buffer[..])).collect(),
-            Sharing::Shared => self.buffers[0].chunks_exact_mut(self.bytes / threads).map(lane).collect(),
+            Sharing::Own => self.buffers.iter_mut().take(threads).map(|buffer| memory_lane(buffer, false)).collect(),
+            Sharing::Shared => {
+                self.buffers[0].chunks_exact_mut(self.bytes / threads).map(|bytes| memory_lane(bytes, true)).collect()
+            }
         }
     }
 
@@ -53,28 +54,16 @@ impl Subject for Memory {
     }
 }
 
-struct MemoryLane<'a> {
-    bytes: &'a mut [u8],
-    is_shared: bool,
-}
-
-impl Lane for MemoryLane<'_> {
-    fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()> {
-        let mut page = Box::new(PageBuffer([7; PAGE]));
-        for _ in 0..count {
-            let at = pattern.next() as usize * PAGE;
-            let bytes = &mut self.bytes[at..at + PAGE];
-            match operation {
-                Operation::Write => copy_bytes(bytes, black_box(&page.0)),
-                Operation::Read => copy_bytes(black_box(&mut page.0), bytes),
-            }
+fn memory_lane(bytes: &mut [u8], is_slice: bool) -> Lane<'_> {
+    let pages = (bytes.len() / PAGE) as u64;
+    let mut lane = Lane::new(pages, move |operation, number, page| {
+        let bytes = &mut bytes[number as usize * PAGE..][..PAGE];
+        match operation {
+            Operation::Write => copy_bytes(bytes, black_box(&page[..])),
+            Operation::Read => copy_bytes(black_box(&mut page[..]), bytes),
         }
-        black_box(&page.0);
         Ok(())
-    }
-
-    fn pages(&self, share: f64) -> (u64, u64) {
-        let pages = (self.bytes.len() / PAGE) as u64;
-        (if self.is_shared { 0 } else { (share * pages as f64) as u64 }, pages)
-    }
+    });
+    lane.is_slice = is_slice;
+    lane
 }

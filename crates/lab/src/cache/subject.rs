@@ -34,13 +34,38 @@ pub(crate) enum Sharing {
     Shared,
 }
 
-/// The part of one thread.
-pub(crate) trait Lane: Send {
-    /// Does `operation` to the next `count` pages of `pattern`.
-    fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()>;
+type Batch<'a> = dyn FnMut(Operation, &mut Pattern, u64) -> Result<()> + Send + 'a;
 
-    /// The page at `share` of the lane's file, and the number of its pages.
-    fn pages(&self, share: f64) -> (u64, u64);
+/// The part of one thread.
+pub(crate) struct Lane<'a> {
+    /// Does an operation to the next so many pages of a pattern.
+    batch: Box<Batch<'a>>,
+    pub(crate) pages: u64,
+    /// Its pages are its slice of a shared buffer, and no other lane uses them.
+    pub(crate) is_slice: bool,
+}
+
+impl<'a> Lane<'a> {
+    /// A lane over `pages` pages; `transfer` writes a page from the buffer, or reads it into the buffer.
+    pub(crate) fn new(
+        pages: u64,
+        mut transfer: impl FnMut(Operation, u64, &mut [u8; PAGE]) -> Result<()> + Send + 'a,
+    ) -> Self {
+        let batch = move |operation, pattern: &mut Pattern, count| {
+            let mut page = Box::new(PageBuffer([7; PAGE]));
+            for _ in 0..count {
+                transfer(operation, pattern.next(), &mut page.0)?;
+            }
+            black_box(&page.0);
+            Ok(())
+        };
+        Self { batch: Box::new(batch), pages, is_slice: false }
+    }
+
+    /// Does `operation` to the next `count` pages of `pattern`.
+    pub(crate) fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()> {
+        (self.batch)(operation, pattern, count)
+    }
 }
 
 /// Something to measure.
@@ -48,7 +73,7 @@ pub(crate) trait Subject {
     fn name(&self) -> &'static str;
 
     /// A lane for each of `threads`.
-    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Box<dyn Lane + '_>>;
+    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Lane<'_>>;
 
     /// Finishes background work, so that the next subject has the machine to itself.
     fn settle(&mut self) -> Result<()>;
@@ -123,13 +148,13 @@ impl Subject for Cached {
         }
     }
 
-    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Box<dyn Lane + '_>> {
+    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Lane<'_>> {
         let pages = self.bytes / PAGE as u64;
         let lane = |number| {
             let file = &self.files[if sharing == Sharing::Own { number } else { 0 }];
             match self.writer {
-                Writer::Root => Box::new(CachedLane::<false> { file, pages }) as Box<dyn Lane>,
-                Writer::Tenant => Box::new(CachedLane::<true> { file, pages }),
+                Writer::Root => cached_lane::<false>(file, pages),
+                Writer::Tenant => cached_lane::<true>(file, pages),
             }
         };
         (0..threads).map(lane).collect()
@@ -145,37 +170,21 @@ impl Subject for Cached {
     }
 }
 
-/// With `ASKS` it asks the throttle after each write.
-struct CachedLane<'a, const ASKS: bool> {
-    file: &'a File,
-    pages: u64,
-}
-
-impl<const ASKS: bool> Lane for CachedLane<'_, ASKS> {
-    fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()> {
-        let mut page = Box::new(PageBuffer([7; PAGE]));
-        for _ in 0..count {
-            let at = pattern.next() * PAGE as u64;
-            match operation {
-                Operation::Write => {
-                    self.file.write_at(at, black_box(&page.0))?;
-                    if ASKS {
-                        ensure!(
-                            self.file.balance_dirty_pages(self.file.memcg()) == Pause::None,
-                            "the limit was reached"
-                        );
-                    }
+/// A lane over a file of the engine. With `ASKS` it asks the throttle after each write.
+fn cached_lane<const ASKS: bool>(file: &File, pages: u64) -> Lane<'_> {
+    Lane::new(pages, move |operation, number, page| {
+        let at = number * PAGE as u64;
+        match operation {
+            Operation::Write => {
+                file.write_at(at, black_box(&page[..]))?;
+                if ASKS {
+                    ensure!(file.balance_dirty_pages(file.memcg()) == Pause::None, "the limit was reached");
                 }
-                Operation::Read => ensure!(self.file.read_at(at, &mut page.0)? == PAGE, "a short read"),
             }
+            Operation::Read => ensure!(file.read_at(at, &mut page[..])? == PAGE, "a short read"),
         }
-        black_box(&page.0);
         Ok(())
-    }
-
-    fn pages(&self, share: f64) -> (u64, u64) {
-        ((share * self.pages as f64) as u64, self.pages)
-    }
+    })
 }
 
 /// Files of the kernel.
@@ -199,11 +208,19 @@ impl Subject for Kernel {
         self.name
     }
 
-    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Box<dyn Lane + '_>> {
+    fn lanes(&mut self, threads: usize, sharing: Sharing) -> Vec<Lane<'_>> {
         let pages = self.bytes / PAGE as u64;
         let lane = |number| {
             let file = &self.files[if sharing == Sharing::Own { number } else { 0 }];
-            Box::new(KernelLane { file, pages }) as Box<dyn Lane>
+            Lane::new(pages, move |operation, number, page| {
+                let at = number * PAGE as u64;
+                let moved = match operation {
+                    Operation::Write => pwrite(file, black_box(&page[..]), at)?,
+                    Operation::Read => pread(file, &mut page[..], at)?,
+                };
+                ensure!(moved == PAGE, "a short transfer");
+                Ok(())
+            })
         };
         (0..threads).map(lane).collect()
     }
@@ -218,30 +235,5 @@ impl Subject for Kernel {
 
     fn empty(&mut self) -> Result<()> {
         ftruncate(&self.files[0], 0).context("ftruncate")
-    }
-}
-
-struct KernelLane<'a> {
-    file: &'a std::fs::File,
-    pages: u64,
-}
-
-impl Lane for KernelLane<'_> {
-    fn batch(&mut self, operation: Operation, pattern: &mut Pattern, count: u64) -> Result<()> {
-        let mut page = Box::new(PageBuffer([7; PAGE]));
-        for _ in 0..count {
-            let at = pattern.next() * PAGE as u64;
-            let moved = match operation {
-                Operation::Write => pwrite(self.file, black_box(&page.0), at)?,
-                Operation::Read => pread(self.file, &mut page.0[..], at)?,
-            };
-            ensure!(moved == PAGE, "a short transfer");
-        }
-        black_box(&page.0);
-        Ok(())
-    }
-
-    fn pages(&self, share: f64) -> (u64, u64) {
-        ((share * self.pages as f64) as u64, self.pages)
     }
 }

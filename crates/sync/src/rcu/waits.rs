@@ -1,4 +1,4 @@
-//! Which grace periods and barriers a thread waits for, in order.
+//! A log of the grace periods and barriers that a thread waits for, in order.
 //!
 //! For experiments and tests. An operation's own counters say what its author meant to wait for; this log is kept where
 //! the waiting happens, so it also shows a wait that the operation did not mean to make.
@@ -11,7 +11,7 @@ use std::cell::RefCell;
 
 use crate::shim::thread_local;
 
-/// What a thread waited for.
+/// A wait of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Wait {
     /// [`Domain::synchronize`](super::Domain::synchronize).
