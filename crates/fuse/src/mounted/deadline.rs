@@ -15,11 +15,11 @@ pub(super) struct Deadline {
     sb: Arc<SuperBlock>,
     deadline: Option<Tick>,
     stall: Option<Duration>,
-    seen: Arc<Mutex<Seen>>,
+    last: Arc<Mutex<LastProgress>>,
 }
 
 /// Progress of the volume, and since when there was no more.
-struct Seen {
+struct LastProgress {
     since: Tick,
     written_bytes: u64,
     bytes_left: u64,
@@ -28,21 +28,21 @@ struct Seen {
 impl Deadline {
     pub(super) fn begin(sb: &Arc<SuperBlock>, request: UmountRequest) -> Self {
         let (since, status) = (sb.now(), sb.status());
-        let seen = Seen { since, written_bytes: status.written_bytes, bytes_left: status.bytes_left() };
+        let last = LastProgress { since, written_bytes: status.written_bytes, bytes_left: status.bytes_left() };
         let deadline = request.deadline.map(|within| since + within);
-        Self { sb: Arc::clone(sb), deadline, stall: request.stall, seen: Arc::new(Mutex::new(LEAF, seen)) }
+        Self { sb: Arc::clone(sb), deadline, stall: request.stall, last: Arc::new(Mutex::new(LEAF, last)) }
     }
 
     /// When the unmount gives up, unless data is written back before; `None` if never.
     pub(super) fn until(&self) -> Option<Tick> {
         let Some(stall) = self.stall else { return self.deadline };
         let status = self.sb.status();
-        let mut seen = self.seen.lock();
-        if status.written_bytes > seen.written_bytes || status.bytes_left() < seen.bytes_left {
+        let mut last = self.last.lock();
+        if status.written_bytes > last.written_bytes || status.bytes_left() < last.bytes_left {
             let (written_bytes, bytes_left) = (status.written_bytes, status.bytes_left());
-            *seen = Seen { since: self.sb.now(), written_bytes, bytes_left };
+            *last = LastProgress { since: self.sb.now(), written_bytes, bytes_left };
         }
-        let stalled = seen.since + stall;
+        let stalled = last.since + stall;
         Some(self.deadline.map_or(stalled, |deadline| deadline.min(stalled)))
     }
 

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_forgets_who_has_not_asked_for_longest() {
+    fn the_cache_is_bounded_and_evicts_the_thread_that_was_idle_longest() {
         let threads = Threads::new(3 * SHARDS);
         let cache = ThreadCache::bounded(ThreadHandleKind::of_this_kernel(), 1);
         for (now, tid) in (1..).zip(&threads.tids) {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_holds_for_a_second_in_the_same_cgroup_while_nothing_is_removed() {
+    fn a_cached_tenant_is_valid_for_a_second_in_the_same_cgroup_until_a_removal() {
         let threads = Threads::new(1);
         let thread = ThreadCache::new(ThreadHandleKind::of_this_kernel()).get(threads.tids[0], Tick(1)).unwrap();
         let at = Tick(7_000_000_000);
