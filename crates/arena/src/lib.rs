@@ -15,8 +15,8 @@
 //!   `prefetch`.
 //! * `open`, `validate`, `survivors`: from any bytes to a list of dirty pages, or to an error that names
 //!   the field.
-//! * `source`, `limits`, `config`: the file and its maximum size. `mountinfo`: the list of mounts, for other crates
-//!   too.
+//! * `source`, `limits`, `config`: the file and its maximum size. `mountinfo` and [`size`], for other crates too: the
+//!   list of mounts, and byte sizes as text.
 
 mod arena;
 mod bundle;
@@ -37,6 +37,7 @@ mod open;
 mod prefetch;
 mod record;
 mod run_allocator;
+pub mod size;
 mod source;
 mod survivors;
 mod validate;

@@ -108,7 +108,7 @@ pub(crate) struct DaemonArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Size of the cache that all volumes share, such as 2GiB [default: as for mount]
-    #[arg(long, value_name = "SIZE", value_parser = slackwater_size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = slackwater_arena::size::parse)]
     pub(crate) cache: Option<u64>,
     /// File on tmpfs that holds the cache [default: one per socket in /dev/shm/slackwater-UID]
     #[arg(long, value_name = "FILE")]
@@ -181,7 +181,7 @@ pub(crate) struct MountArguments {
     ///
     /// The default is 1/8 of the memory, but at most half of the available memory and of this cgroup's limit, and at
     /// most 3/4 of the free space in /dev/shm.
-    #[arg(long, value_name = "SIZE", value_parser = slackwater_size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = slackwater_arena::size::parse)]
     pub(crate) cache: Option<u64>,
     /// Percentage of the cache that may hold unwritten data
     ///
@@ -330,7 +330,7 @@ pub(crate) fn parse_tenant_limit(text: &str) -> Result<(PathBuf, u64), String> {
     if tenant.is_empty() {
         return Err("no tenant before the limit; write for example /containers/a=64MiB".to_owned());
     }
-    let bytes = slackwater_size::parse(size).map_err(|error| error.to_string())?;
+    let bytes = slackwater_arena::size::parse(size).map_err(|error| error.to_string())?;
     Ok((tenant.into(), bytes))
 }
 

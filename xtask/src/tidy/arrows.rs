@@ -5,25 +5,14 @@ use super::scan::named;
 use super::tree::{File, Tree};
 
 /// Folder of a crate, and the crates of ours that it may use.
-const CRATES: [(&str, &[&str]); 9] = [
+const CRATES: [(&str, &[&str]); 8] = [
     ("crates/sync", &[]),
     ("crates/arena", &["slackwater-sync"]),
     ("crates/engine", &["slackwater-sync", "slackwater-arena"]),
     ("crates/backends", &["slackwater", "slackwater-sync", "slackwater-arena"]),
     ("crates/fuse", &["slackwater", "slackwater-sync", "slackwater-arena"]),
-    ("crates/size", &[]),
-    ("crates/cli", &["slackwater", "slackwater-arena", "slackwater-backends", "slackwater-fuse", "slackwater-size"]),
-    (
-        "crates/lab",
-        &[
-            "slackwater",
-            "slackwater-sync",
-            "slackwater-arena",
-            "slackwater-backends",
-            "slackwater-fuse",
-            "slackwater-size",
-        ],
-    ),
+    ("crates/cli", &["slackwater", "slackwater-arena", "slackwater-backends", "slackwater-fuse"]),
+    ("crates/lab", &["slackwater", "slackwater-sync", "slackwater-arena", "slackwater-backends", "slackwater-fuse"]),
     ("xtask", &[]),
 ];
 

@@ -1,7 +1,7 @@
 //! `slackwater ls`.
 
+use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
-use slackwater_size as size;
 
 use crate::arguments::QueryArguments;
 use crate::commands::target::list;

@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
+use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
-use slackwater_size as size;
 
 use crate::arguments::StatusArguments;
 use crate::commands::survey::Survey;

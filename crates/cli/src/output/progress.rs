@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use humantime::format_duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use slackwater_size as size;
+use slackwater_arena::size;
 
 use crate::output::terminal::errln;
 

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use slackwater_arena::MountInfo;
+use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
-use slackwater_size as size;
 
 use crate::control::client;
 use crate::control::protocol::{Phase, Reply, Request};

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 use slackwater::{Engine, Rescued, SuperBlock, Tunables, UmountOptions};
+use slackwater_arena::size;
 use slackwater_arena::{Arena, ArenaConfig, ArenaError, SurvivingVolume, Survivors, memory_limits};
 use slackwater_backends::SystemClock;
 use slackwater_fuse::Printable as _;
-use slackwater_size as size;
 
 use crate::exit::{Failure, Reason};
 use crate::os::private_dir;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use slackwater::{Engine, SuperBlock};
+use slackwater_arena::size;
 use slackwater_backends::SystemClock;
 use slackwater_fuse::Printable as _;
 use slackwater_fuse::mount::{MountError, MountOptions};
@@ -12,7 +13,6 @@ pub(crate) use slackwater_fuse::tenants::TenantBy;
 use slackwater_fuse::tenants::{TenantConfig, Tenants};
 use slackwater_fuse::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions};
 pub(crate) use slackwater_fuse::{MissingFeature, Tenancy, UmountRequest};
-use slackwater_size as size;
 
 use crate::control::protocol::{VolumeOptions, Writers};
 use crate::exit::{Failure, Reason};

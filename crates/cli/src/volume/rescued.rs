@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use slackwater::{Rescued, RescuedFrom};
+use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
-use slackwater_size as size;
 
 use crate::exit::{Failure, Reason};
 use crate::output::terminal::errln;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use humantime::format_duration;
 use slackwater::{Engine, MemcgState, SuperBlock, TenantStatus};
+use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
-use slackwater_size as size;
 
 use crate::control::protocol::{REPLY_BYTES_MAX, Status, Tenant, TenantState};
 

@@ -11,8 +11,8 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use slackwater::SuperBlock;
+use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
-use slackwater_size as size;
 
 use crate::control::protocol::{FILES_MAX, LostFile, Reply};
 

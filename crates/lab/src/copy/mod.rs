@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use slackwater::{SuperBlock, Tunables, UmountError, UmountOptions};
+use slackwater_arena::size;
 use slackwater_backends::{DirBackend, DirStats};
-use slackwater_size as size;
 
 use self::places::Destination;
 use self::plan::Plan;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use slackwater_size as size;
+use slackwater_arena::size;
 
 use super::plan::Plan;
 use crate::scratch::Scratch;

@@ -38,7 +38,7 @@ const LEAST_BYTES: u64 = 32 << 20;
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// Memory of the engine; all amounts are parts of it [default: 256MiB, quick 64MiB]
-    #[arg(long, value_name = "SIZE", value_parser = slackwater_size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = slackwater_arena::size::parse)]
     pub(crate) scale: Option<u64>,
 
     /// Run only this job; may be repeated
@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(options: &Options, scale: Option<u64>, chosen: &[Job]) -> Result<Report> {
     let (full, quick) = SCALE_BYTES;
     let scale_bytes = scale.unwrap_or(options.pick(full, quick)) >> 20 << 20;
-    ensure!(scale_bytes >= LEAST_BYTES, "--scale must be at least {}", slackwater_size::text(LEAST_BYTES));
+    ensure!(scale_bytes >= LEAST_BYTES, "--scale must be at least {}", slackwater_arena::size::text(LEAST_BYTES));
     let jobs: Vec<_> = Job::ALL.into_iter().filter(|job| chosen.is_empty() || chosen.contains(job)).collect();
     let home = Scratch::in_folder(&options.dir)?;
     let mut report = Report::new("dontcache", ABOUT, options);

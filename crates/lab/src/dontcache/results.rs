@@ -161,9 +161,9 @@ fn table(job: Job, place: Place, scale_bytes: u64, records: &Records) -> Table {
         job.name(),
         place.name(),
         shape.files,
-        slackwater_size::text(shape.file_bytes),
+        slackwater_arena::size::text(shape.file_bytes),
         shape.files * shape.threads_per_file,
-        slackwater_size::text(shape.block_bytes as u64)
+        slackwater_arena::size::text(shape.block_bytes as u64)
     );
     let mut table = Table::new(title, columns);
     for cell in records.cells(job, place) {

@@ -65,8 +65,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     report.table(table(&series, &columns));
     let title = format!("The process of the mount while {} files were copied", footprint.inodes);
     let mut table = Table::new(title, " | ");
-    table.row("peak of memory").text(slackwater_size::text(footprint.peak_bytes));
-    table.row("of which the arena").text(slackwater_size::text(footprint.arena_bytes));
+    table.row("peak of memory").text(slackwater_arena::size::text(footprint.peak_bytes));
+    table.row("of which the arena").text(slackwater_arena::size::text(footprint.arena_bytes));
     table.row("most descriptors at once").text(footprint.descriptors);
     report.table(table);
     report.note(
@@ -143,7 +143,7 @@ fn listed(series: &Series, rows: &[&str], subject: &'static str) -> String {
 }
 
 fn table(series: &Series, columns: &[&'static str]) -> Table {
-    let title = format!("A mounted directory, cache of {}", slackwater_size::text(CACHE_BYTES));
+    let title = format!("A mounted directory, cache of {}", slackwater_arena::size::text(CACHE_BYTES));
     let mut table = Table::new(title, format!("| {}", columns.join(" | ")));
     for row in all_rows() {
         let unit = if row.starts_with("1 MiB") { ", MB/s" } else { "" };

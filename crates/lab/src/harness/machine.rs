@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use slackwater_arena::MountInfo;
-use slackwater_size as size;
+use slackwater_arena::size;
 
 use super::table::Table;
 

@@ -36,7 +36,7 @@ pub(super) fn report(cells: &[Cell], hogs: &Hogs, held: &[Held], report: &mut Re
         table.row(name).figures([of(|pair| pair[0]), of(|pair| pair[1]), of(|pair| pair[0] + pair[1])]);
     }
     report.table(table);
-    let title = format!("A tenant limited to {}", slackwater_size::text(LIMIT_BYTES));
+    let title = format!("A tenant limited to {}", slackwater_arena::size::text(LIMIT_BYTES));
     let mut table = Table::new(title, "writers | samples | most held MiB | with waiting writes | promised");
     for held in held {
         let bytes = [held.charged_bytes, held.with_parked_bytes, held.promised_bytes()];
@@ -134,7 +134,8 @@ fn targets(cells: &[Cell], hogs: &Hogs, held: &[Held], report: &mut Report) {
     let of_device = median_estimate(&hogs.of_device());
     report.target("two hogs together by direct writes", Bound::AtLeast(OF_DEVICE), of_device);
     for held in held {
-        let title = format!("limit of {} with {} writers, MiB held", slackwater_size::text(LIMIT_BYTES), held.writers);
+        let title =
+            format!("limit of {} with {} writers, MiB held", slackwater_arena::size::text(LIMIT_BYTES), held.writers);
         let bound = Bound::AtMost(held.promised_bytes() as f64 / MIB);
         report.target(title, bound, Estimate::exactly(held.with_parked_bytes as f64 / MIB));
     }

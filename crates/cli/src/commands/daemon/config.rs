@@ -141,7 +141,7 @@ impl Config {
 
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    slackwater_size::parse(&text).map(Some).map_err(serde::de::Error::custom)
+    slackwater_arena::size::parse(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use slackwater::{Engine, UmountOptions};
+use slackwater_arena::size;
 use slackwater_arena::{Arena, Survivors};
 use slackwater_fuse::Printable as _;
-use slackwater_size as size;
 
 use crate::exit::Failure;
 use crate::os::detach::detach;

@@ -32,9 +32,9 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use slackwater::{Engine, Namespace, Tunables, UmountGrace};
+use slackwater_arena::size;
 use slackwater_backends::SystemClock;
 use slackwater_fuse::Printable as _;
-use slackwater_size as size;
 
 use crate::arguments::DaemonArguments;
 use crate::commands::doctor;

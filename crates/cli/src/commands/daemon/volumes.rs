@@ -20,10 +20,10 @@ use std::thread;
 use std::time::Duration;
 
 use slackwater::{Engine, Namespace, SuperBlock, UmountOptions};
+use slackwater_arena::size;
 use slackwater_fuse::Pool;
 use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
-use slackwater_size as size;
 
 use crate::commands::daemon::events::Events;
 use crate::commands::daemon::leftovers::Leftovers;

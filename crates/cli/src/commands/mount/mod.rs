@@ -25,9 +25,9 @@ use std::sync::Arc;
 
 use humantime::format_duration;
 use slackwater::{Engine, SuperBlock};
+use slackwater_arena::size;
 use slackwater_backends::{DirBackend, SystemClock};
 use slackwater_fuse::Printable as _;
-use slackwater_size as size;
 
 use crate::arguments::MountArguments;
 use crate::commands::doctor;

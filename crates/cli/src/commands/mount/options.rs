@@ -96,7 +96,9 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             "user" | "users" => (arguments.nosuid, arguments.nodev, arguments.noexec) = (true, true, true),
             "owner" | "group" => (arguments.nosuid, arguments.nodev) = (true, true),
             "wait" if value.is_none() => arguments.wait = true,
-            "cache" => arguments.cache = Some(slackwater_size::parse(needed()?).map_err(|error| refused(&error))?),
+            "cache" => {
+                arguments.cache = Some(slackwater_arena::size::parse(needed()?).map_err(|error| refused(&error))?)
+            }
             "tenant-by" => arguments.tenant_by = needed()?.parse().map_err(|error| refused(&error))?,
             "tenant-limit" => {
                 arguments.tenant_limit.push(parse_tenant_limit(needed()?).map_err(|error| refused(&error))?);

@@ -146,7 +146,7 @@ impl Session {
     fn wait_released(&self, deadline: Instant, discards: bool, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
         let released = self.wait_for(Some(deadline), tick, |state| state.released.then_some(()));
         released.ok_or_else(|| {
-            let left = slackwater_size::text(self.figures().0);
+            let left = slackwater_arena::size::text(self.figures().0);
             let next = match discards {
                 false => "nothing is lost: the mount process continues",
                 true => "it is discarded as soon as the source answers earlier requests",

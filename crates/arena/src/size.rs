@@ -1,8 +1,7 @@
-//! Numbers of bytes as people write them, for the command and the lab.
+//! Byte sizes as people write them: parsed from arguments, options and configurations, and printed for people.
 //!
-//! A unit of one letter counts 1024, as in `mount`, `dd` and the kernel; one that ends in `B` says which it means.
-
-#![forbid(unsafe_code)]
+//! A unit of one letter counts in steps of 1024, as in mount(8), dd(1) and the kernel. A unit that ends in `B` is
+//! explicit: `MiB` is 1024 * 1024 and `MB` is 1,000,000. Integers are exact.
 
 use thiserror::Error;
 
@@ -23,10 +22,10 @@ const UNITS: [(&str, u64); 14] = [
     ("", 1),
 ];
 
-/// Why a text is no size.
+/// Why a text is not a size.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Error)]
 pub enum SizeError {
-    /// No number, or a unit that nobody knows.
+    /// There is no number, or the unit is unknown.
     #[error("not a size; write for example 256MiB, 1.5GiB or 64k")]
     Malformed,
     /// 16 EiB or more.
@@ -37,7 +36,7 @@ pub enum SizeError {
 /// Reads a number of bytes such as `256MiB`, `1.5 GiB`, `64k` (1024 each) or `10MB` (a million each).
 ///
 /// # Errors
-/// The text is none, or the number is too large.
+/// The text is not a size, or the number does not fit in 64 bits.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
@@ -55,7 +54,7 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     if product < u64::MAX as f64 { Ok(product as u64) } else { Err(SizeError::TooLarge) }
 }
 
-/// `1.5 GiB`.
+/// The size with one decimal at most, such as `1.5 GiB` or `200 MiB`.
 pub fn text(bytes: u64) -> String {
     const NAMES: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -76,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_in_all_customary_units() {
+    fn sizes_are_read_in_all_common_units() {
         for (text, expected) in [
             ("256MiB", 256 << 20),
             ("256 mib", 256 << 20),
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_an_example() {
+    fn malformed_sizes_are_refused_with_an_example() {
         for text in ["", "MiB", "12XiB", "-1", "1..5M", "1e9", "1.5e", ".5M", "inf", "nanMiB"] {
             assert_eq!(parse(text), Err(SizeError::Malformed), "{text}");
         }
@@ -102,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn what_64_bits_cannot_count_is_refused() {
+    fn sizes_beyond_64_bits_are_refused() {
         for text in ["99999999TiB", "99999999999999999999999", "99999999999.5TiB"] {
             assert_eq!(parse(text), Err(SizeError::TooLarge), "{text}");
         }
     }
 
     #[test]
-    fn what_is_written_is_short_and_can_be_read_again() {
+    fn a_printed_size_is_short_and_can_be_parsed() {
         assert_eq!([0, 1536 << 20, 200 << 20].map(text), ["0 B", "1.5 GiB", "200 MiB"]);
         assert_eq!(parse(&text(7 << 20)), Ok(7 << 20));
     }
