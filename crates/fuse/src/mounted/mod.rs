@@ -25,6 +25,7 @@
 
 mod busy;
 mod deadline;
+mod ended;
 mod error;
 mod flush;
 mod holders;
@@ -65,8 +66,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the kernel may take to drop its last reference after umount2(2). After that the volume is assumed to be
 /// mounted elsewhere as well.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
-/// How long a wait for the end keeps other unmounts out at a time.
-const END_SLICE: Duration = Duration::from_secs(1);
 
 /// A volume mounted at a path.
 pub struct MountedVolume {
@@ -272,78 +271,11 @@ impl MountedVolume {
         }
     }
 
-    /// Waits until the volume is unmounted, by any process, and all data is written back. `deadline` and `stall` of
-    /// `request` limit the wait; the rest of it has no meaning here.
-    ///
-    /// # Blocking
-    /// Until then, or until the limit; without a limit forever, if the backend is dead and no unmount discards the data.
-    ///
-    /// # Errors
-    /// `Left` at the limit. Any other: the engine found unexpected references, the volume is unmounted and its data is
-    /// written back.
-    pub fn wait_ended(&self, request: UmountRequest) -> Result<(), MountedError> {
-        let limit = Deadline::begin(&self.sb, request);
-        let is_limited = request.deadline.is_some() || request.stall.is_some();
-        while is_limited && self.session.wait_ended_timeout(POLL_INTERVAL).is_none() {
-            if limit.has_passed() {
-                return Err(self.left_error());
-            }
-        }
-        let _ = self.session.wait_ended();
-        let pause = Completion::new();
-        loop {
-            // Another unmount may be about to finish.
-            let only = if is_limited { self.umount.try_lock() } else { Some(self.umount.lock()) };
-            let ended = only.map(|_only| self.end_soon(&limit));
-            match ended {
-                None | Some(Err(MountedError::Deadline { .. } | MountedError::Busy { .. })) => {
-                    if limit.has_passed() {
-                        return Err(self.left_error());
-                    }
-                    pause.wait_timeout(POLL_INTERVAL);
-                }
-                Some(ended) => return ended,
-            }
-        }
-    }
-
-    /// Step 7, for a second at most.
-    fn end_soon(&self, limit: &Deadline) -> Result<(), MountedError> {
-        let left = limit.until().map(|until| until.since(self.sb.now()));
-        let deadline = left.map_or(END_SLICE, |left| left.min(END_SLICE));
-        let discard = self.discards.load(Ordering::Acquire);
-        let request = UmountRequest { deadline: Some(deadline), discard, ..UmountRequest::default() };
-        self.end(request, &Deadline::begin(&self.sb, request), &|_| {})
-    }
-
-    /// Waits until the volume is unmounted, by any process. Its data may not be written back yet.
-    ///
-    /// # Blocking
-    /// Until then.
-    pub fn wait_unmounted(&self) {
-        let _ = self.session.wait_ended();
-    }
-
-    /// Calls `hook` once when the volume has been unmounted: by this process, by umount(8), or because its connection
-    /// was aborted; then the dead mount may remain. If that has happened already, calls it at once. The data may not be
-    /// written back yet; [`wait_ended`](Self::wait_ended) does that and blocks.
-    ///
-    /// The hook runs on a thread that serves all mounts, without any lock. It must not block, unmount or wait for
-    /// anything, but hand the event to another thread.
-    pub fn on_unmounted(&self, hook: impl FnOnce() + Send + 'static) {
-        self.session.on_ended(|_| hook());
-    }
-
     /// Sets whether data stays out of the cache, from the next request on, unless the file or tenant says otherwise.
     /// Cached data stays in the cache, and a program that reads a file through the kernel's page cache does so until it
     /// closes the file.
     pub fn set_dontcache(&self, dontcache: bool) {
         self.volume.set_dontcache(dontcache);
-    }
-
-    /// Whether the volume has been unmounted, by any process. Its data may not be written back yet.
-    pub fn is_unmounted(&self) -> bool {
-        self.session.ended().is_some()
     }
 
     /// Steps 1 to 5.
