@@ -198,7 +198,7 @@ pub(crate) struct MountArguments {
     /// Limit the unwritten data of a tenant, such as /containers/a=64MiB
     ///
     /// A cgroup is written as in /proc/PID/cgroup or as its directory, a user as uid:1000=64MiB. Can be given several
-    /// times. A cgroup without a limit here has its own memory limit.
+    /// times. The memory limit of a cgroup applies too, and the smaller limit counts.
     #[arg(long, value_name = "TENANT=SIZE", value_parser = parse_tenant_limit)]
     pub(crate) tenant_limit: Vec<(PathBuf, u64)>,
     /// Keep nothing in the cache: write data back at once, and evict it when it is durable

@@ -48,7 +48,7 @@ pub(super) fn each(
 /// Sends a request that takes a while to answer, and shows the progress if it is the only one. A process that ends in
 /// order instead of answering has done what was requested: everything is written back and unmounted.
 pub(super) fn converse(target: &Target, request: &Request, action: &str, is_only: bool) -> Result<(), Failure> {
-    let answered = hear(target, request, is_only.then_some(action));
+    let answered = receive(target, request, is_only.then_some(action));
     answered.unwrap_or_else(|error| match &target.found {
         None => Err(no_daemon(&target.socket, &error)),
         Some(found) if found.is_still_alive() && error.kind() == io::ErrorKind::TimedOut => {
@@ -64,7 +64,7 @@ pub(super) fn converse(target: &Target, request: &Request, action: &str, is_only
 }
 
 /// The final answer of the process; the outer error means that there is none.
-fn hear(target: &Target, request: &Request, action: Option<&str>) -> io::Result<Result<(), Failure>> {
+fn receive(target: &Target, request: &Request, action: Option<&str>) -> io::Result<Result<(), Failure>> {
     let mut conversation = target.open(request)?;
     let mut meter = action.map(Meter::new);
     loop {

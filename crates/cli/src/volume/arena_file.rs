@@ -74,11 +74,11 @@ pub(crate) fn default_path(name: &str) -> Result<PathBuf, Failure> {
 /// into the file system of `path`.
 pub(crate) fn default_cache_bytes(path: &Path) -> u64 {
     let limits = memory_limits();
-    let room = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok());
+    let space = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok());
     // The tables come on top, and other programs need space too.
-    let room = room.map(|room| room.f_bavail.saturating_mul(room.f_frsize) / 4 * 3);
+    let space = space.map(|space| space.f_bavail.saturating_mul(space.f_frsize) / 4 * 3);
     let halves = [limits.available_bytes, limits.cgroup_bytes].map(|bytes| bytes.map(|bytes| bytes / 2));
-    let parts = [limits.machine_bytes.map(|bytes| bytes / 8), halves[0], halves[1], room];
+    let parts = [limits.machine_bytes.map(|bytes| bytes / 8), halves[0], halves[1], space];
     let least = parts.into_iter().flatten().min().unwrap_or(256 << 20);
     (least >> 20 << 20).max(CACHE_BYTES_MIN)
 }
@@ -235,7 +235,7 @@ pub(crate) fn create(
     volumes: u32,
     check: impl Fn() -> Result<(), Failure>,
 ) -> Result<Arc<Arena>, Failure> {
-    check_room(path, cache_bytes)?;
+    check_space(path, cache_bytes)?;
     let (begun, mut meter) = (Instant::now(), Meter::new("allocating the cache"));
     let mut stopped = None;
     let config = ArenaConfig::file(path, cache_bytes).with_volumes(volumes);
@@ -251,10 +251,10 @@ pub(crate) fn create(
 
 /// Fails if the file system does not have enough space for the cache, before the space is used up. A cache that exceeds
 /// the machine's memory fails with that reason instead.
-fn check_room(path: &Path, cache_bytes: u64) -> Result<(), Failure> {
-    let Some(room) = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok()) else { return Ok(()) };
+fn check_space(path: &Path, cache_bytes: u64) -> Result<(), Failure> {
+    let Some(space) = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok()) else { return Ok(()) };
     let is_too_much = memory_limits().machine_bytes.is_some_and(|machine| cache_bytes > machine);
-    if is_too_much || cache_bytes <= room.f_bavail.saturating_mul(room.f_frsize) {
+    if is_too_much || cache_bytes <= space.f_bavail.saturating_mul(space.f_frsize) {
         return Ok(());
     }
     let source = io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());

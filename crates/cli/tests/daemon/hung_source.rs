@@ -67,7 +67,7 @@ fn a_hung_source_stops_no_other_volume_and_the_daemon_ends_once_it_answers() {
     // The shutdown waits for the hung volume, and has unmounted the other one.
     daemon.process.signal(Signal::TERM);
     wait_until("the other is unmounted", || !is_mounted(&mountpoint));
-    wait_until("the daemon answers still", || daemon.states().iter().all(|(name, _)| name == "hung"));
+    wait_until("the daemon still answers", || daemon.states().iter().all(|(name, _)| name == "hung"));
     let (late, late_mount) = scratch.pair("late");
     let refused = ["mount", "--daemon", late.to_str().unwrap(), late_mount.to_str().unwrap()];
     daemon.run(refused).expect(3, &["the daemon is shutting down"]);

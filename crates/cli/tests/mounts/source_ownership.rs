@@ -234,7 +234,7 @@ fn an_arena_of_a_remounted_source_is_refused_with_advice() {
     let elsewhere = scratch.arena("elsewhere");
     let mut words = words;
     words[2] = elsewhere.to_str().unwrap();
-    scratch.run(words).expect(1, &["296 KiB unwritten", "remounted", &away]);
+    scratch.run(words).expect(1, &["296 KiB of unwritten data", "remounted", &away]);
     // Nothing is lost: once the right source is back, it gets its data.
     wait_until("no process uses it", || unmount(&source, UnmountFlags::empty()).is_ok());
     scratch.run(words).expect(1, &["unwritten", &format!("--arena {arena} first"), &away]);

@@ -23,47 +23,47 @@ use crate::volume::pressure;
 enum Finding {
     /// The feature is available.
     Good(String),
-    /// The feature is missing; `lost` says what that affects.
-    Lost { what: String, lost: &'static str },
+    /// The feature is missing; `effect` says what that affects.
+    Missing { what: String, effect: &'static str },
     /// Nothing can be mounted without it.
     Fatal(Failure),
 }
 
 impl Finding {
-    fn lost(what: impl Into<String>, lost: &'static str) -> Self {
-        Self::Lost { what: what.into(), lost }
+    fn missing(what: impl Into<String>, effect: &'static str) -> Self {
+        Self::Missing { what: what.into(), effect }
     }
 }
 
-type Survey = (&'static str, fn() -> Finding);
+type Probe = (&'static str, fn() -> Finding);
 
 /// The name of the findings of a trial mount.
 const FUSE: &str = "FUSE";
 
-const LOOKS: [Survey; 13] = [
-    ("kernel", look_at_kernel),
-    ("/dev/fuse", look_at_fuse),
-    ("fusermount3", look_at_helper),
-    ("/dev/shm", look_at_shm),
-    ("memory", look_at_memory),
-    ("locked memory", look_at_memlock),
-    ("I/O flusher", look_at_io_flusher),
-    ("huge pages", look_at_collapse),
-    ("openat2", look_at_openat2),
-    ("RWF_DONTCACHE", look_at_dontcache),
-    ("cgroups", look_at_cgroups),
-    ("memory pressure", look_at_pressure),
-    ("sync", look_at_sync),
+const PROBES: [Probe; 13] = [
+    ("kernel", probe_kernel),
+    ("/dev/fuse", probe_fuse),
+    ("fusermount3", probe_helper),
+    ("/dev/shm", probe_shm),
+    ("memory", probe_memory),
+    ("locked memory", probe_memlock),
+    ("I/O flusher", probe_io_flusher),
+    ("huge pages", probe_collapse),
+    ("openat2", probe_openat2),
+    ("RWF_DONTCACHE", probe_dontcache),
+    ("cgroups", probe_cgroups),
+    ("memory pressure", probe_pressure),
+    ("sync", probe_sync),
 ];
 
 /// Runs all checks and prints the results. The status says whether a mount can work.
 pub(crate) fn run() -> ExitCode {
     let mut can_mount = true;
-    for (name, look) in LOOKS {
-        can_mount &= show(name, look());
+    for (name, probe) in PROBES {
+        can_mount &= show(name, probe());
     }
     if can_mount {
-        for finding in look_at_features() {
+        for finding in probe_features() {
             can_mount &= show(FUSE, finding);
         }
     }
@@ -77,10 +77,10 @@ pub(crate) fn run() -> ExitCode {
 fn show(name: &str, finding: Finding) -> bool {
     match finding {
         Finding::Good(text) => outln!("ok       {name}: {text}"),
-        Finding::Lost { what, lost } => {
+        Finding::Missing { what, effect } => {
             // A finding of the trial mount names what is affected; other findings have a sentence.
             let label = if name == FUSE { "affects" } else { "effect" };
-            outln!("missing  {name}: {what}\n           {label}: {lost}");
+            outln!("missing  {name}: {what}\n           {label}: {effect}");
         }
         Finding::Fatal(failure) => {
             outln!("FATAL    {name}: {failure}\n           effect: nothing can be mounted");
@@ -119,16 +119,16 @@ fn helper() -> Option<std::path::PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join("fusermount3")).find(|path| path.is_file())
 }
 
-fn look_at_kernel() -> Finding {
+fn probe_kernel() -> Finding {
     let Some(running) = Version::running() else {
-        return Finding::lost(
+        return Finding::missing(
             "cannot determine its version",
             "Slackwater does not check whether this kernel is new enough",
         );
     };
     match kernel::check(Some(running)) {
         Err(failure) => Finding::Fatal(failure),
-        Ok(()) if running < kernel::TESTED => Finding::lost(
+        Ok(()) if running < kernel::TESTED => Finding::missing(
             format!("Linux {running} is older than the version that releases are tested on ({})", kernel::TESTED),
             "each mount tests whether cached readers could miss a write; if so, reads bypass the kernel's cache and are slower",
         ),
@@ -136,35 +136,35 @@ fn look_at_kernel() -> Finding {
     }
 }
 
-fn look_at_fuse() -> Finding {
+fn probe_fuse() -> Finding {
     check_fuse().map_or_else(Finding::Fatal, |()| Finding::Good("can be opened".into()))
 }
 
-fn look_at_helper() -> Finding {
+fn probe_helper() -> Finding {
     match helper() {
         Some(path) => Finding::Good(path.printable().to_string()),
-        None => Finding::lost("not in PATH (package fuse3)", "only root can mount"),
+        None => Finding::missing("not in PATH (package fuse3)", "only root can mount"),
     }
 }
 
-fn look_at_shm() -> Finding {
-    let lost = "a mount needs --arena FILE on another tmpfs";
+fn probe_shm() -> Finding {
+    let effect = "a mount needs --arena FILE on another tmpfs";
     match rustix::fs::statvfs("/dev/shm") {
-        Err(errno) => Finding::lost(format!("no /dev/shm: {}", io::Error::from(errno)), lost),
-        Ok(room) => {
-            let free = room.f_bavail.saturating_mul(room.f_frsize);
+        Err(errno) => Finding::missing(format!("no /dev/shm: {}", io::Error::from(errno)), effect),
+        Ok(space) => {
+            let free = space.f_bavail.saturating_mul(space.f_frsize);
             let text = format!("{} free", size::text(free));
-            if free < 256 << 20 { Finding::lost(text, "only a small cache fits") } else { Finding::Good(text) }
+            if free < 256 << 20 { Finding::missing(text, "only a small cache fits") } else { Finding::Good(text) }
         }
     }
 }
 
-fn look_at_memory() -> Finding {
+fn probe_memory() -> Finding {
     let limits = memory_limits();
     let text = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size::text);
     let cgroup = limits.cgroup_bytes.filter(|bytes| limits.machine_bytes.is_none_or(|machine| *bytes < machine));
     match limits.machine_bytes {
-        None => Finding::lost("cannot read /proc/meminfo", "a cache larger than the memory is not refused"),
+        None => Finding::missing("cannot read /proc/meminfo", "a cache larger than the memory is not refused"),
         machine => Finding::Good(match cgroup {
             Some(_) => format!("{}, and {} for this cgroup", text(machine), text(cgroup)),
             None => format!("{}, no smaller limit for this cgroup", text(machine)),
@@ -172,10 +172,10 @@ fn look_at_memory() -> Finding {
     }
 }
 
-fn look_at_memlock() -> Finding {
+fn probe_memlock() -> Finding {
     match getrlimit(Resource::Memlock).current {
         None => Finding::Good("no limit".into()),
-        Some(bytes) => Finding::lost(
+        Some(bytes) => Finding::missing(
             format!("limited to {}", size::text(bytes)),
             "with swap space, the cache may be swapped out, which makes it slower",
         ),
@@ -183,10 +183,10 @@ fn look_at_memlock() -> Finding {
 }
 
 /// Sets the flag as a mount process does.
-fn look_at_io_flusher() -> Finding {
+fn probe_io_flusher() -> Finding {
     match configure_io_flusher_behavior(true) {
         Ok(()) => Finding::Good("PR_SET_IO_FLUSHER is allowed".into()),
-        Err(errno) => Finding::lost(
+        Err(errno) => Finding::missing(
             format!("PR_SET_IO_FLUSHER needs CAP_SYS_RESOURCE: {}", io::Error::from(errno)),
             "when memory is nearly exhausted, a flush may have to wait for memory that only it can free",
         ),
@@ -194,39 +194,39 @@ fn look_at_io_flusher() -> Finding {
 }
 
 /// The cache asks for huge pages after it was filled.
-fn look_at_collapse() -> Finding {
+fn probe_collapse() -> Finding {
     let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
-    let lost = "the cache uses small pages and is a few percent slower";
+    let effect = "the cache uses small pages and is a few percent slower";
     match enabled {
         _ if Version::running().is_some_and(|running| running < Version::new(6, 1)) => {
-            Finding::lost("MADV_COLLAPSE needs Linux 6.1", lost)
+            Finding::missing("MADV_COLLAPSE needs Linux 6.1", effect)
         }
         enabled if enabled.is_empty() => {
-            Finding::lost("this kernel does not support them for memory files (MADV_COLLAPSE)", lost)
+            Finding::missing("this kernel does not support them for memory files (MADV_COLLAPSE)", effect)
         }
         enabled if enabled.contains("[deny]") => {
-            Finding::lost("denied by /sys/kernel/mm/transparent_hugepage/shmem_enabled", lost)
+            Finding::missing("denied by /sys/kernel/mm/transparent_hugepage/shmem_enabled", effect)
         }
         _ => Finding::Good("MADV_COLLAPSE is available".into()),
     }
 }
 
-fn look_at_openat2() -> Finding {
+fn probe_openat2() -> Finding {
     match openat2(CWD, c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
         Ok(_) => Finding::Good("available".into()),
-        Err(errno) => Finding::lost(
+        Err(errno) => Finding::missing(
             io::Error::from(errno).to_string(),
             "mount points inside a source directory are recognised by their device number only; a sandbox may forbid the call",
         ),
     }
 }
 
-fn look_at_dontcache() -> Finding {
+fn probe_dontcache() -> Finding {
     const RWF_DONTCACHE: u32 = 0x80;
-    let lost = "data that cannot bypass the kernel's page cache stays there as a second copy";
+    let effect = "data that cannot bypass the kernel's page cache stays there as a second copy";
     let file = match memfd_create("slackwater-doctor", MemfdFlags::CLOEXEC) {
         Ok(file) => file,
-        Err(errno) => return Finding::lost(io::Error::from(errno).to_string(), lost),
+        Err(errno) => return Finding::missing(io::Error::from(errno).to_string(), effect),
     };
     let flags = ReadWriteFlags::from_bits_retain(RWF_DONTCACHE);
     // A file in memory does not support the flag, and an old kernel gives the same error. So the version decides.
@@ -235,24 +235,26 @@ fn look_at_dontcache() -> Finding {
         Err(_) if Version::running().is_some_and(|running| running >= Version::new(6, 14)) => {
             Finding::Good("available if the source's file system supports it".into())
         }
-        Err(Errno::OPNOTSUPP | Errno::INVAL) => Finding::lost("needs Linux 6.14", lost),
-        Err(errno) => Finding::lost(io::Error::from(errno).to_string(), lost),
+        Err(Errno::OPNOTSUPP | Errno::INVAL) => Finding::missing("needs Linux 6.14", effect),
+        Err(errno) => Finding::missing(io::Error::from(errno).to_string(), effect),
     }
 }
 
-fn look_at_cgroups() -> Finding {
+fn probe_cgroups() -> Finding {
     let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let layout = cgroup_layout(&mounts);
     match layout {
-        None => Finding::lost("no cgroup hierarchy is mounted", "this cgroup's memory limit is not known; set --cache"),
+        None => {
+            Finding::missing("no cgroup hierarchy is mounted", "this cgroup's memory limit is not known; set --cache")
+        }
         Some(layout) => Finding::Good(layout),
     }
 }
 
-fn look_at_pressure() -> Finding {
+fn probe_pressure() -> Finding {
     let sources = pressure::sources();
     match sources.is_empty() {
-        true => Finding::lost(
+        true => Finding::missing(
             "neither PSI nor a memory cgroup reports it (boot with psi=1)",
             "a mount process keeps unneeded memory when memory is short: a few hundred bytes for each file that was looked up",
         ),
@@ -261,18 +263,18 @@ fn look_at_pressure() -> Finding {
 }
 
 /// Only virtiofs receives these calls from the kernel.
-fn look_at_sync() -> Finding {
-    Finding::lost(
+fn probe_sync() -> Finding {
+    Finding::missing(
         "Linux does not report sync(1), sync(2) and syncfs(2) to FUSE servers",
         "they return 0 but make nothing on a mount durable; use `slackwater sync`, fsync(2), O_SYNC or O_DSYNC",
     )
 }
 
-fn look_at_features() -> Vec<Finding> {
+fn probe_features() -> Vec<Finding> {
     match trial_mount::missing_features() {
         Err(failure) => vec![Finding::Fatal(failure)],
         Ok(missing) if missing.is_empty() => vec![Finding::Good("a trial mount found all features".into())],
-        Ok(missing) => missing.iter().map(|missing| Finding::lost(missing.feature, missing.affects)).collect(),
+        Ok(missing) => missing.iter().map(|missing| Finding::missing(missing.feature, missing.affects)).collect(),
     }
 }
 

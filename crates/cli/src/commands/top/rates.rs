@@ -330,13 +330,13 @@ mod tests {
             assert_eq!(json["hit_percent"], serde_json::to_value(percents[0]).unwrap());
             percents
         };
-        assert_eq!(add(0, 100, 100), [None, None], "the first look");
+        assert_eq!(add(0, 100, 100), [None, None], "the first sample");
         assert_eq!(add(1, 100, 100), [None, None], "nothing was read");
         assert_eq!(add(2, 199, 101), [Some(99.0), Some(99.4)]);
         assert_eq!(add(3, 100_199, 102), [Some(99.9), Some(99.9)]);
         assert_eq!(add(4, 100_200, 102), [Some(100.0), Some(100.0)]);
         assert_eq!(add(5, 100_200, 103), [Some(0.0), Some(0.0)]);
-        assert_eq!(add(6, 5, 0), [None, None], "it began anew");
+        assert_eq!(add(6, 5, 0), [None, None], "it was restarted");
     }
 
     #[test]
@@ -369,7 +369,7 @@ mod tests {
         mounted.answers[0].status.phase = Phase::Mounted;
         mounted.answers[0].status.written_bytes = 0;
         assert_eq!(watch.add(mounted.clone()).volumes[0].eta_ms, None);
-        assert_eq!(watch.add(going(2, 9000)).volumes[0].eta_ms, None, "what was before it says nothing of it");
+        assert_eq!(watch.add(going(2, 9000)).volumes[0].eta_ms, None, "earlier rates are not used");
         assert_eq!(watch.add(going(3, 8000)).volumes[0].eta_ms, Some(8000));
         mounted.answers[0].at += Duration::from_secs(3);
         assert_eq!(watch.add(mounted).volumes[0].eta_ms, None);

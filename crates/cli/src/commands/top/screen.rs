@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(shown(&screen), "[/b] /a uid:2 uid:1");
         assert!(matches!(screen.visible().next(), Some((Content::Head { fold: Fold::Closed, .. }, _))));
         screen.show(snapshot(2));
-        assert_eq!(shown(&screen), "[/b] /a uid:2 uid:1", "also in the next look");
+        assert_eq!(shown(&screen), "[/b] /a uid:2 uid:1", "also in the next sample");
         press(&mut screen, "GF");
         assert_eq!(shown(&screen), "/b [/a]");
         press(&mut screen, "F");

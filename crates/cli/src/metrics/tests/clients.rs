@@ -138,7 +138,7 @@ fn a_dropped_server_releases_everything() {
     assert!(ask(&server, "GET", "/-/ready").0.contains("503"));
     assert_eq!(alive.load(Ordering::Relaxed), 0, "a probe looks at no volume");
     assert_scraped(&server);
-    assert_eq!(alive.load(Ordering::Relaxed), 1, "one look for each scrape");
+    assert_eq!(alive.load(Ordering::Relaxed), 1, "one snapshot for each scrape");
     let mut silent = connect(&server);
     drop(server);
     assert_eq!(Arc::strong_count(&alive), 1, "no scrape is possible any more");

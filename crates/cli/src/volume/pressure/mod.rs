@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use crate::control::protocol;
 
 use self::shrink_priority::ShrinkPriority;
-use self::sources::{Heard, Source};
+use self::sources::{Report, Source};
 
 /// Minimum time between two shrinks.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -134,13 +134,13 @@ fn wait(sources: &mut Vec<Source>, end: &OwnedFd) -> Option<bool> {
     }
     let mut is_pressed = false;
     let mut answers = answers.iter();
-    sources.retain_mut(|source| match source.hear(answers.next().copied().unwrap_or(PollFlags::empty())) {
-        Heard::Nothing => true,
-        Heard::Pressure => {
+    sources.retain_mut(|source| match source.check(answers.next().copied().unwrap_or(PollFlags::empty())) {
+        Report::Nothing => true,
+        Report::Pressure => {
             is_pressed = true;
             true
         }
-        Heard::Gone => false,
+        Report::Gone => false,
     });
     Some(is_pressed)
 }

@@ -42,7 +42,7 @@ enum Kind {
 
 /// The result of checking a source.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(super) enum Heard {
+pub(super) enum Report {
     Nothing,
     Pressure,
     /// It reports nothing any more: the cgroup is gone.
@@ -96,23 +96,23 @@ impl Source {
     }
 
     /// The meaning of the `revents` of poll(2).
-    pub(super) fn hear(&mut self, revents: PollFlags) -> Heard {
+    pub(super) fn check(&mut self, revents: PollFlags) -> Report {
         if !revents.intersects(self.interest() | PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
-            return Heard::Nothing;
+            return Report::Nothing;
         }
         match &mut self.kind {
-            Kind::Stalls(_) if revents.contains(PollFlags::ERR) => Heard::Gone,
-            Kind::Stalls(_) => Heard::Pressure,
+            Kind::Stalls(_) if revents.contains(PollFlags::ERR) => Report::Gone,
+            Kind::Stalls(_) => Report::Pressure,
             // A change is reported as an error as well.
             Kind::Events(file, before) => match read_events(file) {
-                Err(_) => Heard::Gone,
-                Ok(now) if now > std::mem::replace(before, now) => Heard::Pressure,
-                Ok(_) => Heard::Nothing,
+                Err(_) => Report::Gone,
+                Ok(now) if now > std::mem::replace(before, now) => Report::Pressure,
+                Ok(_) => Report::Nothing,
             },
             Kind::Level(counter) => match rustix::io::read(counter, &mut [0; 8]) {
-                Ok(8) => Heard::Pressure,
-                Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
-                Ok(_) | Err(_) => Heard::Gone,
+                Ok(8) => Report::Pressure,
+                Err(Errno::AGAIN | Errno::INTR) => Report::Nothing,
+                Ok(_) | Err(_) => Report::Gone,
             },
         }
     }
@@ -218,28 +218,28 @@ mod tests {
         fs::write(&path, EVENTS).unwrap();
         let mut source = Source { kind: events(&path).unwrap(), path: path.clone() };
         let changed = PollFlags::PRI | PollFlags::ERR;
-        assert_eq!(source.hear(changed), Heard::Nothing, "as it was when it was opened");
+        assert_eq!(source.check(changed), Report::Nothing, "as it was when it was opened");
         fs::write(&path, EVENTS.replace("low 7", "low 8")).unwrap();
-        assert_eq!(source.hear(changed), Heard::Nothing);
+        assert_eq!(source.check(changed), Report::Nothing);
         fs::write(&path, EVENTS.replace("high 1200", "high 1201")).unwrap();
-        assert_eq!(source.hear(PollFlags::empty()), Heard::Nothing);
-        assert_eq!(source.hear(changed), Heard::Pressure);
-        assert_eq!(source.hear(changed), Heard::Nothing);
+        assert_eq!(source.check(PollFlags::empty()), Report::Nothing);
+        assert_eq!(source.check(changed), Report::Pressure);
+        assert_eq!(source.check(changed), Report::Nothing);
     }
 
     #[test]
     fn one_read_consumes_all_increments_of_a_counter() {
         let (mut source, kernel) = Source::counter();
         rustix::io::write(&kernel, &3_u64.to_ne_bytes()).unwrap();
-        assert_eq!([(); 2].map(|()| source.hear(PollFlags::IN)), [Heard::Pressure, Heard::Nothing]);
+        assert_eq!([(); 2].map(|()| source.check(PollFlags::IN)), [Report::Pressure, Report::Nothing]);
     }
 
     #[test]
     fn a_trigger_reports_pressure_until_its_cgroup_is_gone() {
         let mut source = Source { path: PathBuf::new(), kind: Kind::Stalls(File::open("/dev/null").unwrap()) };
-        assert_eq!(source.hear(PollFlags::PRI), Heard::Pressure);
-        assert_eq!(source.hear(PollFlags::empty()), Heard::Nothing);
-        assert_eq!(source.hear(PollFlags::PRI | PollFlags::ERR), Heard::Gone);
+        assert_eq!(source.check(PollFlags::PRI), Report::Pressure);
+        assert_eq!(source.check(PollFlags::empty()), Report::Nothing);
+        assert_eq!(source.check(PollFlags::PRI | PollFlags::ERR), Report::Gone);
     }
 
     #[test]
