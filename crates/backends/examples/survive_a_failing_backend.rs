@@ -1,4 +1,4 @@
-//! A backend that fails for a while: every open file hears of it once, and no byte is lost.
+//! A backend that fails for a while: every open file reports the error once, and no byte is lost.
 //!
 //! `cargo run --example survive_a_failing_backend`
 
@@ -23,14 +23,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     faults.add(Rule::fail(ErrorKind::NoSpace).on("write"));
     println!("fsync on a full disk: {}", writer.fsync().expect_err("the disk is full"));
-    println!("another open file hears: {:?}", bystander.write_error());
-    println!("and only once:           {:?}", bystander.write_error());
+    println!("another open file reports: {:?}", bystander.take_write_error());
+    println!("and only once:             {:?}", bystander.take_write_error());
     drop((writer, bystander, inode));
 
     let hasty = UmountOptions { deadline: Some(Duration::from_millis(300)), ..UmountOptions::default() };
     match volume.umount(hasty) {
         Err(UmountError::Deadline { dirty_bytes, cause }) => {
-            println!("unmount gives up with {dirty_bytes} bytes dirty ({cause:?}); the volume works on");
+            println!("unmount gives up with {dirty_bytes} bytes dirty ({cause:?}); the volume stays mounted");
         }
         other => return Err(format!("expected the deadline, got {other:?}").into()),
     }

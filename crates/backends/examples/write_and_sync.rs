@@ -1,4 +1,4 @@
-//! A directory through the cache: write, sync one file, unmount, and look at the real directory.
+//! A directory behind the cache: writes, syncs one file, unmounts, and reads the directory.
 //!
 //! `cargo run --example write_and_sync`
 
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("slackwater-example-{}", std::process::id()));
     std::fs::create_dir(&dir)?;
 
-    // 64 MiB of page frames, all of it allocated here, is the most the cache will ever use.
+    // 64 MiB of page frames. The arena is allocated here as a whole, and the cache never uses more.
     let arena = Arena::create(&ArenaConfig::memfd(64 << 20))?;
     let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount("example", Arc::new(DirBackend::open(&dir)?))?;
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     file.fsync()?;
     println!("fsync: {:?}; in the directory: {} bytes", start.elapsed(), std::fs::metadata(dir.join("log"))?.len());
 
-    // One more line, not synced: unmounting brings it there.
+    // One more line, not synced: the unmount writes it back.
     file.write_at(3_200_000, b"the last line\n")?;
     drop((file, inode));
     volume.umount(UmountOptions::default())?;

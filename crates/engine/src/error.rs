@@ -344,13 +344,13 @@ pub enum NamespaceError {
     NotAMount(PathBuf),
     /// Something is mounted at this path already.
     #[error("something is already mounted at {0:?}")]
-    Taken(PathBuf),
+    AlreadyMounted(PathBuf),
     /// The place is not a directory, so no volume can be mounted on it.
     #[error("{0:?} is not a directory")]
     NotADirectory(PathBuf),
     /// The volume that contains the path was unmounted meanwhile.
     #[error("the volume that contains {0:?} was unmounted meanwhile")]
-    Gone(PathBuf),
+    Unmounted(PathBuf),
     /// Other volumes are mounted on it, or it is in use.
     #[error("{path:?} is busy: {mounts} volumes are mounted on it, and there are {references} references")]
     Busy {

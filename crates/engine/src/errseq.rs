@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_observer_hears_of_an_error_exactly_once() {
+    fn every_observer_gets_an_error_exactly_once() {
         let word = ErrSeq::new();
         let (mut first, mut second) = (word.sample(), word.sample());
         word.set(ErrorKind::Io);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_hears_only_of_an_error_nobody_has_seen() {
+    fn a_new_observer_gets_an_earlier_error_only_if_it_is_unseen() {
         let word = ErrSeq::new();
         let mut early = word.sample();
         word.set(ErrorKind::NoSpace);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn unseen_errors_do_not_move_the_counter() {
+    fn unseen_errors_do_not_advance_the_counter() {
         let word = ErrSeq::new();
         for _ in 0..1000 {
             word.set(ErrorKind::Io);

@@ -25,7 +25,7 @@ use crate::writeback::WriterAccount;
 pub struct File {
     pub(crate) inode: InodeRef,
     /// The errors reported through this description so far. The lock serialises reports.
-    pub(crate) heard: Mutex<ErrCursor>,
+    pub(crate) wb_err: Mutex<ErrCursor>,
     pub(crate) readahead: Readahead,
     /// The tenant that reads: the one of the last read with a cache miss, or the one set by [`File::set_reader`].
     /// Readahead is charged to it, and hits are counted for it.
@@ -62,7 +62,7 @@ impl File {
         let sb = inode.super_block();
         let file = Self {
             inode: inode.clone(),
-            heard: Mutex::new(F_LOCK, inode.errseq.sample()),
+            wb_err: Mutex::new(F_LOCK, inode.errseq.sample()),
             readahead: Readahead::new(),
             reader: Mutex::new(LEAVES, Arc::downgrade(memcg)),
             memcg: Arc::clone(memcg),

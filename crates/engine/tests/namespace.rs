@@ -102,8 +102,8 @@ fn a_volume_can_be_mounted_on_a_directory_of_another_and_on_the_root() {
     mount(&rig, "/dir");
     assert_eq!((content(&rig, "/file").unwrap(), content(&rig, "/dir/file").unwrap()), ("/".into(), "/dir".into()));
     let on = |path| rig.namespace.mount(path, "other", Arc::new(MemBackend::new())).map(drop);
-    assert!(matches!(on("/"), Err(NamespaceError::Taken(_))));
-    assert!(matches!(on("/dir"), Err(NamespaceError::Taken(_))));
+    assert!(matches!(on("/"), Err(NamespaceError::AlreadyMounted(_))));
+    assert!(matches!(on("/dir"), Err(NamespaceError::AlreadyMounted(_))));
     assert!(matches!(on("/file"), Err(NamespaceError::NotADirectory(_))));
     assert!(matches!(on("/none"), Err(NamespaceError::File(_))));
     assert!(matches!(on("dir"), Err(NamespaceError::BadPath(_))));

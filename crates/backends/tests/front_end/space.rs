@@ -270,7 +270,7 @@ fn p11_names_are_refused_where_accepted_bytes_cannot_be_written_back() {
     }
     assert_eq!(rig.disk.faults.strikes(rule), tried, "an attempt that failed is not repeated for each name");
     rig.disk.faults.remove(rule);
-    assert_eq!(file.write_error(), Some(ErrorKind::Io), "told once");
+    assert_eq!(file.take_write_error(), Some(ErrorKind::Io), "told once");
     file.fsync().unwrap();
     rig.volume.make(&root, "more", NewNode::File, 0o644).unwrap();
     drop((file, root));

@@ -22,11 +22,11 @@ fn p02_a_failed_write_back_reaches_every_open_description_once() {
     rig.disk.faults.remove(rule);
     let other = rig.create("b");
     for file in [&first, &second] {
-        assert_eq!(file.write_error(), Some(ErrorKind::Io));
-        assert_eq!(file.write_error(), None);
+        assert_eq!(file.take_write_error(), Some(ErrorKind::Io));
+        assert_eq!(file.take_write_error(), None);
     }
-    assert_eq!(other.write_error(), None, "another file's");
-    assert_eq!(rig.open("a").write_error(), None, "opened after it was heard of");
+    assert_eq!(other.take_write_error(), None, "another file's");
+    assert_eq!(rig.open("a").take_write_error(), None, "opened after it was heard of");
     for file in [&first, &second] {
         file.fsync().unwrap();
     }
@@ -43,7 +43,7 @@ fn p02_an_unreported_error_waits_for_the_next_description() {
     rig.flush_without_waiting();
     rig.disk.faults.remove(rule);
     let file = rig.open("a");
-    assert_eq!(file.write_error(), Some(ErrorKind::Quota));
+    assert_eq!(file.take_write_error(), Some(ErrorKind::Quota));
     file.fsync().unwrap();
 }
 
@@ -55,16 +55,16 @@ fn p02_fsync_reports_its_own_attempt_and_succeeds_only_when_the_data_is_durable(
     file.write_at(0, &wanted).unwrap();
     let rule = rig.disk.faults.add(Rule::fail(ErrorKind::NoSpace).on("write").nth(2));
     assert_eq!(file.fsync().unwrap_err().kind(), ErrorKind::NoSpace);
-    assert_eq!(file.write_error(), None, "fsync has said it");
+    assert_eq!(file.take_write_error(), None, "fsync has said it");
     rig.disk.faults.remove(rule);
     let rule = rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("write"));
     for _ in 0..3 {
         assert!(matches!(file.fsync().unwrap_err(), FileError::Backend(error) if error.kind() == ErrorKind::Io));
         // A description that is opened later reports the result of its own attempt, and no more.
         let late = rig.open("a");
-        assert_eq!(late.write_error(), None);
+        assert_eq!(late.take_write_error(), None);
         assert_eq!(late.fsync().unwrap_err().kind(), ErrorKind::Io);
-        assert_eq!(file.write_error(), Some(ErrorKind::Io), "the attempt of the other");
+        assert_eq!(file.take_write_error(), Some(ErrorKind::Io), "the attempt of the other");
     }
     assert_same(&read_all(&file), &wanted, "kept");
     rig.disk.faults.remove(rule);
@@ -173,8 +173,8 @@ fn p02_a_commit_that_reports_a_loss_makes_its_pages_dirty_again() {
     assert_eq!(rig.volume.sync().unwrap_err().kind(), ErrorKind::Lost);
     rig.volume.sync().or_else(|_| rig.volume.sync()).unwrap();
     assert_same(&rig.durable("b").unwrap(), &wanted, "b");
-    assert_eq!(second.write_error(), Some(ErrorKind::Lost));
-    assert_eq!(second.write_error(), None);
+    assert_eq!(second.take_write_error(), Some(ErrorKind::Lost));
+    assert_eq!(second.take_write_error(), None);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn p02_a_full_backend_delays_data_and_loses_none() {
     for (nth, file) in files {
         let wanted: Vec<u8> = (0..5).flat_map(|round| pattern(nth + round, 10_000)).collect();
         assert_same(&rig.durable(&format!("f{nth}")).unwrap(), &wanted, "kept");
-        assert_eq!(file.write_error(), Some(ErrorKind::NoSpace));
+        assert_eq!(file.take_write_error(), Some(ErrorKind::NoSpace));
     }
     rig.unmount_and_find_nothing_left();
 }

@@ -74,8 +74,8 @@ pub trait Backend: Send + Sync + 'static {
     /// The limits of the backend. Constant while it lives.
     fn limits(&self) -> Limits;
 
-    /// Whether the backend can hold more nodes open. While there are not [enough](NodeSupply::Enough), the engine releases
-    /// unused nodes.
+    /// Whether the backend can hold more nodes open. While there are not [enough](NodeSupply::Enough), the engine
+    /// releases unused nodes.
     ///
     /// # Blocking
     /// Never.

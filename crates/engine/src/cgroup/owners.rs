@@ -6,8 +6,8 @@
 //! O2. Until the first tenant is created, all frames belong to the root and owners are not looked up.
 //!
 //! # Memory ordering
-//! None beyond the leaf's lock. A thread that charges a tenant has got it from [`FrameOwners::add_tenant`], which has set
-//! `is_used`. A thread that finds a frame of that tenant has taken the lock of its leaf after it.
+//! None beyond the leaf's lock. A thread that charges a tenant has got it from [`FrameOwners::add_tenant`], which has
+//! set `is_used`. A thread that finds a frame of that tenant has taken the lock of its leaf after it.
 
 use slackwater_arena::{FrameId, prefetch_line};
 use slackwater_sync::shim::Arc;

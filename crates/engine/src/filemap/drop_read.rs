@@ -18,7 +18,7 @@ use crate::writeback::DroppedBehind;
 
 /// The pages that a read of `len` bytes at `offset_bytes` has finished with, in a file of `size_bytes`. The page in
 /// whose middle a sequential read stopped is not one of them.
-pub(super) fn done_with(offset_bytes: u64, len: usize, size_bytes: u64, sequential: bool) -> Range<PageIndex> {
+pub(super) fn finished_pages(offset_bytes: u64, len: usize, size_bytes: u64, sequential: bool) -> Range<PageIndex> {
     let end_bytes = offset_bytes + len as u64;
     let end = if sequential && end_bytes < size_bytes {
         PageIndex(end_bytes / PAGE_BYTES)
@@ -45,9 +45,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_in_whose_middle_a_sequential_read_stops_is_not_done_with() {
+    fn the_page_that_a_sequential_read_stops_in_is_not_finished() {
         let done = |offset, len, size, sequential| {
-            let Range { start, end } = done_with(offset, len, size, sequential);
+            let Range { start, end } = finished_pages(offset, len, size, sequential);
             (start.0, end.0)
         };
         assert_eq!(done(0, 8192, 9000, true), (0, 2));

@@ -40,7 +40,7 @@ impl File {
     fn sync(&self, scope: SyncScope) -> Result<(), FileError> {
         self.inode.super_block().alive()?;
         let attempt = sync_inode(self.inode.arc(), scope, None);
-        let news = self.write_error();
+        let news = self.take_write_error();
         attempt?;
         news.map_or(Ok(()), |kind| Err(FileError::Writeback(kind)))
     }
@@ -60,17 +60,17 @@ impl File {
 
     /// A write-back error not yet reported through this description, without marking it as reported. `close` returns
     /// this, because its result may reach no program (exit, `dup2`).
-    pub fn unheard_error(&self) -> Option<crate::error::ErrorKind> {
-        self.inode.errseq.check(*self.heard.lock())
+    pub fn peek_write_error(&self) -> Option<crate::error::ErrorKind> {
+        self.inode.errseq.check(*self.wb_err.lock())
     }
 
     /// A write-back error not yet reported through this description. It counts as reported afterwards.
-    pub fn write_error(&self) -> Option<crate::error::ErrorKind> {
+    pub fn take_write_error(&self) -> Option<crate::error::ErrorKind> {
         let (old, new, news) = {
-            let mut heard = self.heard.lock();
-            let old = *heard;
-            let news = self.inode.errseq.check_and_advance(&mut heard);
-            (old, *heard, news)
+            let mut wb_err = self.wb_err.lock();
+            let old = *wb_err;
+            let news = self.inode.errseq.check_and_advance(&mut wb_err);
+            (old, *wb_err, news)
         };
         if let Some(kind) = news {
             tracing::trace!(target: "slackwater::writeback", volume = self.inode.super_block().name(),

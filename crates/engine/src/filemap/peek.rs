@@ -10,7 +10,7 @@ use slackwater_arena::{FRAME_BYTES, FrameRead};
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::file::File;
-use crate::filemap::drop_read::{done_with, drop_read};
+use crate::filemap::drop_read::{drop_read, finished_pages};
 use crate::filemap::read::{Access, Look, Usage, look};
 use crate::filemap::request::{ReadFlags, ReadRequest};
 use crate::units::{PAGE_BYTES, PageIndex};
@@ -51,7 +51,7 @@ impl File {
         let sequential = self.readahead.begin(&pages);
         self.read_ahead_of(&pages, flags);
         if flags.contains(ReadFlags::DONTCACHE) {
-            drop_read(inode, done_with(offset_bytes, len, size_bytes, sequential));
+            drop_read(inode, finished_pages(offset_bytes, len, size_bytes, sequential));
         }
         Some(result)
     }
@@ -62,10 +62,10 @@ impl File {
         let mut count = 0;
         let mut at = offset_bytes;
         let end = offset_bytes + len as u64;
-        let goes_on = self.goes_on(offset_bytes);
+        let continues_page = self.continues_page(offset_bytes);
         while at < end {
             let index = PageIndex::of(at);
-            let usage = if goes_on && at == offset_bytes { Usage::Same } else { Usage::Other };
+            let usage = if continues_page && at == offset_bytes { Usage::Same } else { Usage::Other };
             match look(inode, index, Access { hint: false, usage }) {
                 Look::Cached(frame) => frames[count] = Some(frame),
                 Look::Absent if index.offset_bytes() >= inode.backing_bytes.load(Ordering::Acquire) => {}

@@ -22,7 +22,7 @@ use crate::cgroup::Memcg;
 use crate::error::{BackendError, FileError};
 use crate::file::File;
 use crate::filemap::busy_frames::wait_for_frame;
-use crate::filemap::drop_read::{done_with, drop_read};
+use crate::filemap::drop_read::{drop_read, finished_pages};
 use crate::filemap::request::{ReadFlags, ReadRequest};
 use crate::inode::Inode;
 use crate::lock_order::LEAVES;
@@ -70,10 +70,11 @@ impl File {
             return Ok(0);
         }
         let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
-        let (goes_on, sequential) = (self.goes_on(offset_bytes), self.readahead.begin(&pages));
-        let read = self.read_pages(payer, offset_bytes, &mut buffer[..len], Reading { goes_on, sequential, flags });
+        let (continues_page, sequential) = (self.continues_page(offset_bytes), self.readahead.begin(&pages));
+        let read =
+            self.read_pages(payer, offset_bytes, &mut buffer[..len], Reading { continues_page, sequential, flags });
         if flags.contains(ReadFlags::DONTCACHE) {
-            drop_read(inode, done_with(offset_bytes, len, size_bytes, sequential));
+            drop_read(inode, finished_pages(offset_bytes, len, size_bytes, sequential));
         }
         read.map(|()| len)
     }
@@ -86,7 +87,7 @@ impl File {
         buffer: &mut [u8],
         reading: Reading,
     ) -> Result<(), FileError> {
-        let Reading { goes_on, sequential, flags } = reading;
+        let Reading { continues_page, sequential, flags } = reading;
         let (inode, len) = (self.inode.arc(), buffer.len());
         let pages = PageIndex::of(offset_bytes)..PageIndex::end_of(offset_bytes + len as u64);
         let engine = inode.super_block().engine();
@@ -100,7 +101,7 @@ impl File {
             let target = &mut buffer[done..done + to - from];
             let usage = match fetched {
                 Some(page) if page == index => Usage::First,
-                _ if goes_on && done == 0 => Usage::Same,
+                _ if continues_page && done == 0 => Usage::Same,
                 Some(_) | None => Usage::Other,
             };
             match look(inode, index, Access { hint: !sequential, usage }) {
@@ -140,7 +141,7 @@ impl File {
     }
 
     /// Whether a read at `offset_bytes` starts inside the page where the last one ended.
-    pub(super) fn goes_on(&self, offset_bytes: u64) -> bool {
+    pub(super) fn continues_page(&self, offset_bytes: u64) -> bool {
         !offset_bytes.is_multiple_of(PAGE_BYTES) && self.readahead.ended_in(PageIndex::of(offset_bytes))
     }
 
@@ -167,7 +168,7 @@ impl File {
 #[derive(Copy, Clone)]
 struct Reading {
     /// It starts inside the page where the previous read ended.
-    goes_on: bool,
+    continues_page: bool,
     /// It starts where the previous read ended.
     sequential: bool,
     flags: ReadFlags,

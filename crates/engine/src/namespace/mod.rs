@@ -121,8 +121,8 @@ impl Namespace {
     /// directory of one.
     ///
     /// # Errors
-    /// `BadPath`; `Taken` if something is mounted there; `NotADirectory`, or the error of looking the place up; `Gone`
-    /// if the mount below was unmounted meanwhile; and those of [`Engine::mount`].
+    /// `BadPath`; `AlreadyMounted` if something is mounted there; `NotADirectory`, or the error of looking the place
+    /// up; `Unmounted` if the mount below was unmounted meanwhile; and those of [`Engine::mount`].
     ///
     /// # Blocking
     /// Waits for the backend, and for that of the volume below.
@@ -137,7 +137,7 @@ impl Namespace {
         let under = on.mount();
         if let Some(sb) = &under.sb {
             if rest.as_os_str().is_empty() {
-                return Err(NamespaceError::Taken(path.into()));
+                return Err(NamespaceError::AlreadyMounted(path.into()));
             }
             if sb.walk(rest.as_os_str())?.kind() != NodeKind::Directory {
                 return Err(NamespaceError::NotADirectory(path.into()));
@@ -164,11 +164,11 @@ impl Namespace {
         let domain = core.domain();
         let mut last_id = core.sem.lock();
         if !core.slots.at(under.slot).refs.is_attached() {
-            return Err(NamespaceError::Gone(path.into()));
+            return Err(NamespaceError::Unmounted(path.into()));
         }
         let place = Place::of(under.id, at, &core.table.random);
         if core.table.find(&domain.read_lock(), &place).is_some() {
-            return Err(NamespaceError::Taken(path.into()));
+            return Err(NamespaceError::AlreadyMounted(path.into()));
         }
         *last_id += 1;
         let number = core.take_slot();

@@ -246,8 +246,8 @@ impl SuperBlock {
             if result.is_ok() && self.is_clean() {
                 break;
             }
-            // Waiting changes nothing in an engine that is stepped by hand. But this attempt may have reported an earlier
-            // failure, so it is repeated.
+            // Waiting changes nothing in an engine that is stepped by hand. But this attempt may have reported an
+            // earlier failure, so it is repeated.
             let by_hand = self.engine().tunables.flusher_threads == 0 && attempt < ATTEMPTS_BY_HAND;
             if !(by_hand || self.pause(deadline)) {
                 return Err(self.deadline_error());

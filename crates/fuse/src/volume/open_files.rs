@@ -66,7 +66,7 @@ impl OpenFile {
     }
 
     fn check_errors(&self) -> Result<(), Failure> {
-        match self.file.unheard_error().filter(|_| self.is_writable) {
+        match self.file.peek_write_error().filter(|_| self.is_writable) {
             Some(kind) => Err(errno::of(kind).into()),
             None => Ok(()),
         }

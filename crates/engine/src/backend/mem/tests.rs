@@ -120,7 +120,7 @@ fn extended_attributes_are_as_durable_as_the_mode() {
 }
 
 #[test]
-fn a_nameless_file_survives_by_the_name_it_was_given() {
+fn a_nameless_file_survives_once_it_has_a_durable_name() {
     let disk = Disk::new();
     let nameless = || {
         let dir = disk.root();
@@ -140,7 +140,7 @@ fn a_nameless_file_survives_by_the_name_it_was_given() {
 }
 
 #[test]
-fn what_a_crash_took_is_reported_once_by_node_and_once_by_volume() {
+fn data_lost_in_a_crash_is_reported_once_per_node_and_once_per_volume() {
     let disk = Disk::new();
     let (a, b) = (disk.file(&disk.root(), "a", 10).node, disk.file(&disk.root(), "b", 10).node);
     assert_eq!(disk.sync_volume(), Ok(()));
@@ -157,7 +157,7 @@ fn what_a_crash_took_is_reported_once_by_node_and_once_by_volume() {
 }
 
 #[test]
-fn a_crash_that_takes_nothing_is_not_reported() {
+fn a_crash_that_loses_nothing_is_not_reported() {
     let disk = Disk::new();
     let file = disk.file(&disk.root(), "file", 10).node;
     assert_eq!(disk.sync_volume(), Ok(()));
@@ -181,7 +181,7 @@ fn a_sync_of_data_leaves_the_mode_to_a_sync_of_all() {
 }
 
 #[test]
-fn a_synced_directory_keeps_names_but_not_the_bytes_behind_them() {
+fn a_synced_directory_keeps_names_but_not_the_bytes_of_its_files() {
     let disk = Disk::new();
     let root = disk.root();
     let file = disk.file(&root, "file", 10).node;
@@ -256,7 +256,7 @@ fn a_file_renamed_over_another_replaces_it_once_synced() {
 }
 
 #[test]
-fn a_number_is_given_again_under_another_generation() {
+fn a_reused_number_gets_another_generation() {
     let disk = Disk::new();
     let root = disk.root();
     let Found { node, handle, attr, .. } = disk.file(&root, "first", 1);
@@ -272,7 +272,7 @@ fn a_number_is_given_again_under_another_generation() {
 }
 
 #[test]
-fn an_unlinked_file_lives_while_open_and_not_through_a_crash() {
+fn an_unlinked_file_exists_while_open_and_does_not_survive_a_crash() {
     let disk = Disk::new();
     let root = disk.root();
     let Found { node, attr, .. } = disk.file(&root, "file", 10);
