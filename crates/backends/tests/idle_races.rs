@@ -7,18 +7,13 @@
 #[allow(dead_code, reason = "shared with other tests, which use the rest")]
 mod rig;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use slackwater::backend::{Removal, RenameMode};
 use slackwater::{File, SuperBlock, Tunables, WriteFlags, WriteRequest};
 use slackwater_sync::gate;
 
-use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, pattern, read_all, spawn};
-
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, pattern, read_all, spawn, turn};
 
 /// A volume that keeps no node open without need.
 fn restless() -> Rig {

@@ -8,7 +8,7 @@
 #[allow(dead_code, reason = "shared with other tests, which use the rest")]
 mod rig;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Limits, NewNode};
@@ -16,12 +16,9 @@ use slackwater::{File, UmountError, UmountOptions, WriteFlags, WriteRequest};
 use slackwater_backends::Rule;
 use slackwater_sync::gate;
 
-use crate::rig::{Disk, PAGE, Rig, assert_idle, busy, by_hand, create, inodes_of, limits, pattern, spawn, within};
-
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::rig::{
+    Disk, PAGE, Rig, assert_idle, busy, by_hand, create, inodes_of, limits, pattern, spawn, turn, within,
+};
 
 const DISCARD: UmountOptions = UmountOptions { deadline: None, discard: true };
 

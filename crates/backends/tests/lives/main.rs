@@ -25,7 +25,7 @@ use slackwater_backends::{Random, SystemClock};
 
 use gauges::Gauges;
 use life::Life;
-use rig::{ARENA_BYTES, PAGE, count_engine_panics};
+use rig::{ARENA_BYTES, PAGE, count_engine_panics, turn};
 
 /// Lives that run side by side.
 const THREADS: u64 = 3;
@@ -146,8 +146,7 @@ fn nothing_is_left_of_a_hundred_thousand_lives_nor_has_memory_grown() {
 }
 
 fn nothing_is_left_of(lives: u64) {
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap(); // the gauges are those of the whole process
+    let _turn = turn(); // the gauges are those of the whole process
     let seed = std::env::var("SLACKWATER_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or(u64::from(std::process::id()));
     println!("seed {seed}");

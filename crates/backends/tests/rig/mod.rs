@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Once, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -197,6 +197,12 @@ pub(crate) fn count_engine_panics() {
 /// How many threads of engines of this process have panicked.
 pub(crate) fn engine_panics() -> u32 {
     ENGINE_PANICS.load(Ordering::SeqCst)
+}
+
+/// Held by one test at a time, if tests share state of the process: a held gate, or gauges.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How many inode records an arena of this size has, by default.
