@@ -11,9 +11,15 @@ use slackwater_sync::{InFlight, Mutex, PercpuRef, Rank, Registry, RwWord, lock_t
 
 const EXECUTIONS: usize = 2000;
 
-/// Runs each closure on a thread of its own, and waits for all.
-fn run(threads: Vec<Box<dyn FnOnce() + Send>>) {
-    let threads: Vec<_> = threads.into_iter().map(thread::spawn).collect();
+type Job = Box<dyn FnOnce() + Send>;
+
+fn job(run: impl FnOnce() + Send + 'static) -> Job {
+    Box::new(run)
+}
+
+/// Runs each job on a thread of its own, and waits for all.
+fn run(jobs: Vec<Job>) {
+    let threads: Vec<_> = jobs.into_iter().map(thread::spawn).collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
@@ -23,17 +29,17 @@ fn readers_and_writers_of_a_word_all_get_the_lock() {
         let word = Arc::new(RwWord::new());
         let readers = (0..3).map(|_| {
             let word = Arc::clone(&word);
-            Box::new(move || {
+            job(move || {
                 word.read();
                 word.read_unlock();
-            }) as Box<dyn FnOnce() + Send>
+            })
         });
         let writers = (0..3).map(|_| {
             let word = Arc::clone(&word);
-            Box::new(move || {
+            job(move || {
                 word.write();
                 word.write_unlock();
-            }) as Box<dyn FnOnce() + Send>
+            })
         });
         run(readers.chain(writers).collect());
         assert!(!word.is_locked());
@@ -47,19 +53,19 @@ fn lock_two_does_not_deadlock_in_any_order() {
         let locks: Arc<[Mutex<u32>; 3]> = Arc::new([1, 2, 3].map(|key| Mutex::keyed(LIST, key, 0)));
         let movers = [(0, 1), (1, 2), (2, 0), (1, 0)].map(|(from, to)| {
             let locks = Arc::clone(&locks);
-            Box::new(move || {
+            job(move || {
                 let (mut from, mut to) = lock_two(&locks[from], &locks[to]);
                 *from += 1;
                 *to += 1;
-            }) as Box<dyn FnOnce() + Send>
+            })
         });
         // By key, like a thread that takes the two one after the other.
         let nested = {
             let locks = Arc::clone(&locks);
-            Box::new(move || {
+            job(move || {
                 let _first = locks[0].lock();
                 let _second = locks[2].lock();
-            }) as Box<dyn FnOnce() + Send>
+            })
         };
         run(movers.into_iter().chain([nested]).collect());
         assert_eq!(locks.iter().map(|lock| *lock.lock()).sum::<u32>(), 8);
@@ -74,22 +80,22 @@ fn grace_periods_of_both_kinds_end_and_protect_readers() {
         let current = Arc::new(AtomicUsize::new(0));
         let readers = (0..3).map(|_| {
             let (domain, is_freed, current) = (Arc::clone(&domain), Arc::clone(&is_freed), Arc::clone(&current));
-            Box::new(move || {
+            job(move || {
                 for _ in 0..2 {
                     let _section = domain.read_lock();
                     let object = current.load(Ordering::Acquire);
                     assert!(!is_freed[object].load(Ordering::Relaxed), "used after it was freed");
                 }
-            }) as Box<dyn FnOnce() + Send>
+            })
         });
         let writers = [Domain::synchronize, Domain::synchronize_expedited, Domain::synchronize].into_iter().zip(1..);
         let writers = writers.map(|(wait, new)| {
             let (domain, is_freed, current) = (Arc::clone(&domain), Arc::clone(&is_freed), Arc::clone(&current));
-            Box::new(move || {
+            job(move || {
                 let old = current.swap(new, Ordering::AcqRel);
                 wait(&domain);
                 is_freed[old].store(true, Ordering::Relaxed);
-            }) as Box<dyn FnOnce() + Send>
+            })
         });
         run(readers.chain(writers).collect());
     });
@@ -102,9 +108,9 @@ fn barrier_runs_the_callbacks_of_every_thread() {
         let count = Arc::new(AtomicUsize::new(0));
         let callers = (0..3).map(|_| {
             let (domain, count) = (Arc::clone(&domain), Arc::clone(&count));
-            Box::new(move || {
+            job(move || {
                 domain.call(move || _ = count.fetch_add(1, Ordering::Relaxed));
-            }) as Box<dyn FnOnce() + Send>
+            })
         });
         run(callers.collect());
         domain.barrier();
@@ -118,21 +124,21 @@ fn several_drains_wait_for_several_workers() {
         let owner = Arc::new((InFlight::new(), AtomicBool::new(true), AtomicBool::new(false)));
         let workers = (0..3).map(|_| {
             let owner = Arc::clone(&owner);
-            Box::new(move || {
+            job(move || {
                 let (in_flight, is_open, is_freed) = &*owner;
                 in_flight.pin();
                 assert!(!is_open.load(Ordering::Relaxed) || !is_freed.load(Ordering::Relaxed));
                 in_flight.unpin();
-            }) as Box<dyn FnOnce() + Send>
+            })
         });
         let drains = (0..2).map(|_| {
             let owner = Arc::clone(&owner);
-            Box::new(move || {
+            job(move || {
                 let (in_flight, is_open, is_freed) = &*owner;
                 is_open.store(false, Ordering::Relaxed);
                 in_flight.drain();
                 is_freed.store(true, Ordering::Relaxed);
-            }) as Box<dyn FnOnce() + Send>
+            })
         });
         run(workers.chain(drains).collect());
     });
@@ -155,7 +161,7 @@ fn a_ref_is_released_once_by_the_last_put() {
         });
         let users = [PercpuRef::tryget, PercpuRef::tryget_live, PercpuRef::tryget].into_iter().map(|take| {
             let (count, releases) = (Arc::clone(&count), Arc::clone(&releases));
-            Box::new(move || {
+            job(move || {
                 for _ in 0..2 {
                     if take(&count) {
                         count.get();
@@ -163,7 +169,7 @@ fn a_ref_is_released_once_by_the_last_put() {
                         count.put_many(2);
                     }
                 }
-            }) as Box<dyn FnOnce() + Send>
+            })
         });
         run(killers.chain(users).collect());
         domain.barrier();
@@ -180,7 +186,7 @@ fn neighbours_in_a_registry_can_be_unregistered_beside_walks() {
             let registry = Arc::clone(&registry);
             // These exist before the walks begin; others are registered and removed during them.
             let mut registered = Some(registry.register(Arc::new(AtomicBool::new(false))));
-            Box::new(move || {
+            job(move || {
                 for _ in 0..2 {
                     let fresh = || registry.register(Arc::new(AtomicBool::new(false)));
                     let registration = registered.take().unwrap_or_else(fresh);
@@ -188,17 +194,17 @@ fn neighbours_in_a_registry_can_be_unregistered_beside_walks() {
                     assert!(registry.unregister(registration).is_ok());
                     is_gone.store(true, Ordering::Relaxed);
                 }
-            }) as Box<dyn FnOnce() + Send>
+            })
         });
         let owners: Vec<_> = owners.collect();
         let walkers = (0..2).map(|_| {
             let registry = Arc::clone(&registry);
-            Box::new(move || {
+            job(move || {
                 registry.for_each(|is_gone| {
                     thread::yield_now();
                     assert!(!is_gone.load(Ordering::Relaxed), "used after it was unregistered");
                 });
-            }) as Box<dyn FnOnce() + Send>
+            })
         });
         run(owners.into_iter().chain(walkers).collect());
         let mut left = 0;

@@ -1,10 +1,10 @@
 //! `Completion`.
 
 use slackwater_sync::Completion;
+use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::model::RaceCell;
-use slackwater_sync::shim::{Arc, thread};
 
-use super::{PLAIN, Scenario};
+use super::{PLAIN, Scenario, start_with};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
@@ -13,12 +13,9 @@ pub(crate) const ALL: &[Scenario] = &[
         asym: PLAIN,
         body: || {
             let job = Arc::new((Completion::new(), RaceCell::new(0)));
-            let finisher = thread::spawn({
-                let job = Arc::clone(&job);
-                move || {
-                    job.1.set(1);
-                    job.0.complete();
-                }
+            let finisher = start_with(&job, |job| {
+                job.1.set(1);
+                job.0.complete();
             });
             job.0.wait();
             assert_eq!(job.1.get(), 1);
@@ -31,14 +28,8 @@ pub(crate) const ALL: &[Scenario] = &[
         asym: PLAIN,
         body: || {
             let done = Arc::new(Completion::new());
-            let waiter = thread::spawn({
-                let done = Arc::clone(&done);
-                move || done.wait()
-            });
-            let finisher = thread::spawn({
-                let done = Arc::clone(&done);
-                move || done.complete_all()
-            });
+            let waiter = start_with(&done, |done| done.wait());
+            let finisher = start_with(&done, |done| done.complete_all());
             done.wait();
             waiter.join().unwrap();
             finisher.join().unwrap();
@@ -51,16 +42,10 @@ pub(crate) const ALL: &[Scenario] = &[
         asym: PLAIN,
         body: || {
             let done = Arc::new(Completion::new());
-            let waiter = thread::spawn({
-                let done = Arc::clone(&done);
-                move || done.wait()
-            });
-            let finisher = thread::spawn({
-                let done = Arc::clone(&done);
-                move || {
-                    done.complete();
-                    done.complete();
-                }
+            let waiter = start_with(&done, |done| done.wait());
+            let finisher = start_with(&done, |done| {
+                done.complete();
+                done.complete();
             });
             done.wait();
             waiter.join().unwrap();

@@ -4,7 +4,7 @@ use slackwater_sync::Demand;
 use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
 use slackwater_sync::shim::{Arc, thread};
 
-use super::{PLAIN, Scenario};
+use super::{PLAIN, Scenario, start_with};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
@@ -26,10 +26,7 @@ pub(crate) const ALL: &[Scenario] = &[
         body: || {
             let shared = Arc::new(Shared::new());
             let giver = shared.start_giver();
-            let other = thread::spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.take()
-            });
+            let other = start_with(&shared, |shared| shared.take());
             let found = [shared.take(), other.join().unwrap()];
             giver.join().unwrap();
             let woken = shared.wakes.load(Ordering::Relaxed) != 0;
@@ -60,8 +57,7 @@ impl Shared {
     }
 
     fn start_giver(self: &Arc<Self>) -> thread::JoinHandle<()> {
-        let shared = Arc::clone(self);
-        thread::spawn(move || {
+        start_with(self, |shared| {
             shared.left.fetch_add(1, Ordering::Relaxed);
             if shared.demand.is_raised() {
                 shared.demand.lower();

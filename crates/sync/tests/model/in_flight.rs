@@ -5,7 +5,7 @@ use slackwater_sync::shim::model::RaceCell;
 use slackwater_sync::shim::{Arc, thread};
 use slackwater_sync::{InFlight, Mutex, Rank};
 
-use super::{PLAIN, Scenario};
+use super::{PLAIN, Scenario, start_with};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
@@ -37,10 +37,7 @@ pub(crate) const ALL: &[Scenario] = &[
         body: || {
             let owner = Arc::new(Owner::new());
             let worker = owner.start_worker();
-            let other = thread::spawn({
-                let owner = Arc::clone(&owner);
-                move || owner.in_flight.drain()
-            });
+            let other = start_with(&owner, |owner| owner.in_flight.drain());
             owner.close();
             other.join().unwrap();
             worker.join().unwrap();
@@ -64,10 +61,7 @@ pub(crate) const ALL: &[Scenario] = &[
         body: || {
             let owner = Arc::new(Owner::new());
             let queuer = owner.start_queuer();
-            let worker = thread::spawn({
-                let owner = Arc::clone(&owner);
-                move || owner.work_off_queue()
-            });
+            let worker = start_with(&owner, |owner| owner.work_off_queue());
             owner.close();
             queuer.join().unwrap();
             worker.join().unwrap();
@@ -101,8 +95,7 @@ impl Owner {
     }
 
     fn start_worker(self: &Arc<Self>) -> thread::JoinHandle<()> {
-        let owner = Arc::clone(self);
-        thread::spawn(move || {
+        start_with(self, |owner| {
             owner.in_flight.pin();
             if owner.is_open.load(Ordering::Relaxed) {
                 owner.work();
@@ -113,8 +106,7 @@ impl Owner {
 
     /// A worker that leaves the work to another thread (F3).
     fn start_queuer(self: &Arc<Self>) -> thread::JoinHandle<()> {
-        let owner = Arc::clone(self);
-        thread::spawn(move || {
+        start_with(self, |owner| {
             owner.in_flight.pin();
             if owner.is_open.load(Ordering::Relaxed) {
                 owner.work();

@@ -4,7 +4,7 @@ use slackwater_sync::Kick;
 use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
 use slackwater_sync::shim::{Arc, thread};
 
-use super::{PLAIN, Scenario};
+use super::{PLAIN, Scenario, start_with};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
@@ -54,8 +54,7 @@ impl Shared {
     }
 
     fn start_producer(self: &Arc<Self>) -> thread::JoinHandle<()> {
-        let shared = Arc::clone(self);
-        thread::spawn(move || shared.produce())
+        start_with(self, |shared| shared.produce())
     }
 
     /// A pass of the worker, which another event may have woken. Returns the count that it read, if a kick was set.

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use slackwater_sync::shim::{Arc, thread};
+use slackwater_sync::shim::Arc;
 use slackwater_sync::{Condvar, Mutex, Rank};
 
-use super::{PLAIN, Scenario};
+use super::{PLAIN, Scenario, start_with};
 
 const LIST: Rank = Rank::new(50, "LIST");
 
@@ -17,12 +17,9 @@ pub(crate) const ALL: &[Scenario] = &[Scenario {
     asym: PLAIN,
     body: || {
         let queue = Arc::new((Mutex::new(LIST, 0), Condvar::new()));
-        let pusher = thread::spawn({
-            let queue = Arc::clone(&queue);
-            move || {
-                *queue.0.lock() = 1;
-                queue.1.notify_one();
-            }
+        let pusher = start_with(&queue, |queue| {
+            *queue.0.lock() = 1;
+            queue.1.notify_one();
         });
         let mut length = queue.0.lock();
         queue.1.wait_timeout(&mut length, Duration::from_secs(1));

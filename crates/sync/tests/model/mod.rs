@@ -19,8 +19,8 @@ pub(crate) mod srcu;
 
 use std::time::Instant;
 
-use slackwater_sync::shim::model;
 pub(crate) use slackwater_sync::shim::model::AsymModel;
+use slackwater_sync::shim::{Arc, model, thread};
 
 /// One property, checked over every execution within a bound.
 pub(crate) struct Scenario {
@@ -58,6 +58,15 @@ pub(crate) fn title(asym: AsymModel) -> &'static str {
         AsymModel::Full => "full",
         AsymModel::Tokens => "tokens",
     }
+}
+
+/// Starts a thread that runs `body` with its own reference to `shared`.
+pub(crate) fn start_with<S: Send + Sync + 'static, T: Send + 'static>(
+    shared: &Arc<S>,
+    body: impl FnOnce(&Arc<S>) -> T + Send + 'static,
+) -> thread::JoinHandle<T> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || body(&shared))
 }
 
 /// Every scenario.

@@ -9,7 +9,7 @@ use slackwater_sync::rcu::{Domain, Options};
 use slackwater_sync::shim::model::RaceCell;
 use slackwater_sync::shim::{Arc, thread};
 
-use super::{BOTH, Scenario};
+use super::{BOTH, Scenario, start_with};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
@@ -111,8 +111,7 @@ impl Object {
     }
 
     fn start(self: &Arc<Self>, work: fn(&Self)) -> thread::JoinHandle<()> {
-        let object = Arc::clone(self);
-        thread::spawn(move || work(&object))
+        start_with(self, move |object| work(object))
     }
 
     /// For holders of a reference: a callback that runs too early races with this read.

@@ -7,7 +7,7 @@ use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 use slackwater_sync::shim::model::RaceCell;
 use slackwater_sync::shim::{Arc, smp_mb, thread};
 
-use super::{BOTH, PLAIN, Scenario};
+use super::{BOTH, PLAIN, Scenario, start_with};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
@@ -16,10 +16,7 @@ pub(crate) const ALL: &[Scenario] = &[
         asym: BOTH,
         body: || {
             let shared = Arc::new(Shared::new());
-            let reader = thread::spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.read()
-            });
+            let reader = start_with(&shared, |shared| shared.read());
             shared.replace(Domain::synchronize_expedited);
             reader.join().unwrap();
         },
@@ -30,12 +27,9 @@ pub(crate) const ALL: &[Scenario] = &[
         asym: BOTH,
         body: || {
             let shared = Arc::new(Shared::new());
-            let reader = thread::spawn({
-                let shared = Arc::clone(&shared);
-                move || {
-                    shared.read();
-                    let _section = shared.domain.read_lock();
-                }
+            let reader = start_with(&shared, |shared| {
+                shared.read();
+                let _section = shared.domain.read_lock();
             });
             shared.replace(Domain::synchronize_expedited);
             reader.join().unwrap();
@@ -47,15 +41,12 @@ pub(crate) const ALL: &[Scenario] = &[
         asym: BOTH,
         body: || {
             let shared = Arc::new(Shared::new());
-            let reader = thread::spawn({
-                let shared = Arc::clone(&shared);
-                move || {
-                    let outer = shared.domain.read_lock();
-                    let inner = shared.domain.read_lock();
-                    drop(outer);
-                    shared.read();
-                    drop(inner);
-                }
+            let reader = start_with(&shared, |shared| {
+                let outer = shared.domain.read_lock();
+                let inner = shared.domain.read_lock();
+                drop(outer);
+                shared.read();
+                drop(inner);
             });
             shared.replace(Domain::synchronize_expedited);
             reader.join().unwrap();
@@ -77,13 +68,10 @@ pub(crate) const ALL: &[Scenario] = &[
                     is_before
                 }
             });
-            let third = thread::spawn({
-                let words = Arc::clone(&words);
-                move || {
-                    words[2].store(1, Ordering::Relaxed);
-                    smp_mb();
-                    words[1].load(Ordering::Relaxed) == 0
-                }
+            let third = start_with(&words, |words| {
+                words[2].store(1, Ordering::Relaxed);
+                smp_mb();
+                words[1].load(Ordering::Relaxed) == 0
             });
             words[0].store(1, Ordering::Relaxed);
             domain.synchronize_expedited();
@@ -99,14 +87,8 @@ pub(crate) const ALL: &[Scenario] = &[
         asym: BOTH,
         body: || {
             let shared = Arc::new(Shared::new());
-            let reader = thread::spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.read()
-            });
-            let other = thread::spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.domain.synchronize()
-            });
+            let reader = start_with(&shared, |shared| shared.read());
+            let other = start_with(&shared, |shared| shared.domain.synchronize());
             shared.replace(Domain::synchronize_expedited);
             other.join().unwrap();
             reader.join().unwrap();
@@ -140,10 +122,7 @@ pub(crate) const ALL: &[Scenario] = &[
         asym: PLAIN,
         body: || {
             let domain = Arc::new(domain());
-            let other = thread::spawn({
-                let domain = Arc::clone(&domain);
-                move || call(&domain)
-            });
+            let other = start_with(&domain, |domain| call(&domain));
             call(&domain);
             other.join().unwrap();
         },

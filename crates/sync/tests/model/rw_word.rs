@@ -1,10 +1,10 @@
 //! `RwWord`.
 
 use slackwater_sync::RwWord;
+use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::model::RaceCell;
-use slackwater_sync::shim::{Arc, thread};
 
-use super::{PLAIN, Scenario};
+use super::{PLAIN, Scenario, start_with};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
@@ -13,10 +13,7 @@ pub(crate) const ALL: &[Scenario] = &[
         asym: PLAIN,
         body: || {
             let frame = frame();
-            let other = thread::spawn({
-                let frame = Arc::clone(&frame);
-                move || write(&frame)
-            });
+            let other = start_with(&frame, |frame| write(&frame));
             write(&frame);
             other.join().unwrap();
             assert_eq!(frame.1.get(), 2);
@@ -28,10 +25,7 @@ pub(crate) const ALL: &[Scenario] = &[
         asym: PLAIN,
         body: || {
             let frame = frame();
-            let reader = thread::spawn({
-                let frame = Arc::clone(&frame);
-                move || read(&frame)
-            });
+            let reader = start_with(&frame, |frame| read(&frame));
             write(&frame);
             assert!(reader.join().unwrap() <= 1);
         },
@@ -42,14 +36,8 @@ pub(crate) const ALL: &[Scenario] = &[
         asym: PLAIN,
         body: || {
             let frame = frame();
-            let reader = thread::spawn({
-                let frame = Arc::clone(&frame);
-                move || read(&frame)
-            });
-            let writer = thread::spawn({
-                let frame = Arc::clone(&frame);
-                move || write(&frame)
-            });
+            let reader = start_with(&frame, |frame| read(&frame));
+            let writer = start_with(&frame, |frame| write(&frame));
             read(&frame);
             reader.join().unwrap();
             writer.join().unwrap();
@@ -62,14 +50,8 @@ pub(crate) const ALL: &[Scenario] = &[
         asym: PLAIN,
         body: || {
             let frame = frame();
-            let reader = thread::spawn({
-                let frame = Arc::clone(&frame);
-                move || read(&frame)
-            });
-            let writer = thread::spawn({
-                let frame = Arc::clone(&frame);
-                move || write(&frame)
-            });
+            let reader = start_with(&frame, |frame| read(&frame));
+            let writer = start_with(&frame, |frame| write(&frame));
             write(&frame);
             reader.join().unwrap();
             writer.join().unwrap();
@@ -84,10 +66,7 @@ pub(crate) const ALL: &[Scenario] = &[
             let frame = frame();
             frame.0.write();
             frame.1.set(1);
-            let finisher = thread::spawn({
-                let frame = Arc::clone(&frame);
-                move || frame.0.write_unlock()
-            });
+            let finisher = start_with(&frame, |frame| frame.0.write_unlock());
             assert_eq!(read(&frame), 1);
             finisher.join().unwrap();
         },

@@ -9,7 +9,7 @@ use slackwater_sync::shim::model::RaceCell;
 use slackwater_sync::shim::{Arc, thread};
 use slackwater_sync::{Put, SeqLock, SeqRefs};
 
-use super::{BOTH, Scenario};
+use super::{BOTH, Scenario, start_with};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
@@ -72,8 +72,7 @@ impl Tree {
     }
 
     fn start(self: &Arc<Self>, work: fn(&Self)) -> thread::JoinHandle<()> {
-        let tree = Arc::clone(self);
-        thread::spawn(move || work(&tree))
+        start_with(self, move |tree| work(tree))
     }
 
     /// One attempt. `None`: the object is not there, or the attempt would be repeated.

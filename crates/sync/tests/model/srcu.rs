@@ -7,7 +7,7 @@ use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 use slackwater_sync::shim::model::RaceCell;
 use slackwater_sync::shim::{Arc, thread};
 
-use super::{PLAIN, Scenario};
+use super::{PLAIN, Scenario, start_with};
 
 pub(crate) const ALL: &[Scenario] = &[
     Scenario {
@@ -40,10 +40,7 @@ pub(crate) const ALL: &[Scenario] = &[
         body: || {
             let shared = Arc::new(Shared::new());
             let reader = start_reader(&shared);
-            let other = thread::spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.srcu.synchronize()
-            });
+            let other = start_with(&shared, |shared| shared.srcu.synchronize());
             shared.replace();
             other.join().unwrap();
             reader.join().unwrap();
