@@ -10,7 +10,7 @@ mod rig;
 use std::sync::Arc;
 
 use slackwater::backend::{Removal, RenameMode};
-use slackwater::{File, SuperBlock, Tunables, WriteFlags, WriteRequest};
+use slackwater::{File, SuperBlock, Tunables, WriteFlags, WriteRequest, Written};
 use slackwater_sync::gate;
 
 use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, pattern, read_all, spawn, turn};
@@ -23,7 +23,10 @@ fn restless() -> Rig {
 /// An open file that is clean and not cached, and whose node was closed.
 fn let_go(rig: &Rig, name: &str, bytes: &[u8]) -> File {
     let file = rig.create(name);
-    file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), bytes).unwrap();
+    assert_eq!(
+        file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), bytes).unwrap(),
+        Written::Bytes(bytes.len())
+    );
     rig.volume.sync().unwrap();
     file
 }

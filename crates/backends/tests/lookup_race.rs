@@ -9,7 +9,7 @@ mod rig;
 
 use std::sync::Arc;
 
-use slackwater::{File, WriteFlags, WriteRequest};
+use slackwater::{File, WriteFlags, WriteRequest, Written};
 use slackwater_sync::gate;
 
 use crate::rig::{PAGE, Rig, assert_same, pattern, read_all, spawn};
@@ -21,7 +21,10 @@ fn a_file_that_leaves_memory_during_a_lookup_keeps_its_size() {
     let rig = Rig::by_hand();
     let wanted = pattern(1, PAGE);
     let file = rig.create("a");
-    file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &wanted).unwrap();
+    assert_eq!(
+        file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &wanted).unwrap(),
+        Written::Bytes(wanted.len())
+    );
     drop(file);
     assert_eq!(rig.volume.status().inodes, 2);
 

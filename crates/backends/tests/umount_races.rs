@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Limits, NewNode};
-use slackwater::{File, UmountError, UmountOptions, WriteFlags, WriteRequest};
+use slackwater::{File, UmountError, UmountOptions, WriteFlags, WriteRequest, Written};
 use slackwater_backends::Rule;
 use slackwater_sync::gate;
 
@@ -55,7 +55,10 @@ fn a_unit_that_ends_while_its_inode_is_being_frozen_leaves_no_record_behind() {
     let rig = Rig::by_hand();
     // A freeze visits the inodes in the order of their hash: this one before the root.
     let file = (0..64).map(|nth| rig.create(&nth.to_string())).find(|file| file.inode().id().ino % 16 == 0).unwrap();
-    file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &pattern(1, PAGE)).unwrap();
+    assert_eq!(
+        file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &pattern(1, PAGE)).unwrap(),
+        Written::Bytes(PAGE)
+    );
     drop(file);
     rig.disk.faults.add(Rule::hold().on("sync_volume"));
     while rig.disk.faults.held().is_empty() {

@@ -15,7 +15,7 @@ use schedules::check;
 use slackwater::backend::{Limits, MemBackend, NewNode};
 use slackwater::{
     Engine, File, Forms, InodeRef, ManualClock, Memcg, PAGE_BYTES, ReadFlags, ReadRequest, SuperBlock, Timestamp,
-    Tunables, UmountOptions, WriteFlags, WriteRequest,
+    Tunables, UmountOptions, WriteFlags, WriteRequest, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_sync::rcu::Options;
@@ -104,7 +104,10 @@ impl Rig {
 /// Writes page `index` for `memcg`.
 fn write(inode: &InodeRef, memcg: &Arc<Memcg>, flags: WriteFlags, index: u64, byte: u8) -> File {
     let file = File::open_for(inode, memcg).unwrap();
-    file.write(WriteRequest::at(index * PAGE_BYTES).flags(flags), &[byte; PAGE_BYTES as usize]).unwrap();
+    assert_eq!(
+        file.write(WriteRequest::at(index * PAGE_BYTES).flags(flags), &[byte; PAGE_BYTES as usize]).unwrap(),
+        Written::Bytes(PAGE_BYTES as usize)
+    );
     file
 }
 

@@ -305,7 +305,7 @@ fn a_waiting_writer_wakes_when_others_take_over_pages_or_its_limit_is_raised() {
     waits.write_at(PAGE_BYTES, b"in its place").unwrap();
     let seen = refused();
     let mut landed = rig.volume.landing_frames(PAGE).unwrap();
-    theirs.write_landed(WriteRequest::at(PAGE_BYTES), &mut landed, 0..PAGE).unwrap();
+    assert_eq!(theirs.write_landed(WriteRequest::at(PAGE_BYTES), &mut landed, 0..PAGE).unwrap(), Written::Bytes(PAGE));
     assert!(hears(seen));
     waits.write_at(2 * PAGE_BYTES, b"in its place").unwrap();
     let seen = refused();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use slackwater::backend::{AttrChange, Limits, Removal};
 use slackwater::{
-    Engine, ErrorKind, File, InodeRef, Memcg, SuperBlock, UmountError, UmountOptions, WriteFlags, WriteRequest,
+    Engine, ErrorKind, File, InodeRef, Memcg, SuperBlock, UmountError, UmountOptions, WriteFlags, WriteRequest, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{Random, Rule, SystemClock};
@@ -161,7 +161,10 @@ impl Worker {
         let flags = [WriteFlags::NONE, WriteFlags::DONTCACHE][self.random.below(2) as usize];
         for page in first..PAGES.min(first + 1 + self.random.below(20)) {
             let bytes = word(nth, page, self.random.next()).repeat(PAGE / 8);
-            file.write(WriteRequest::at(page * PAGE as u64).flags(flags), &bytes).unwrap();
+            assert_eq!(
+                file.write(WriteRequest::at(page * PAGE as u64).flags(flags), &bytes).unwrap(),
+                Written::Bytes(bytes.len())
+            );
         }
     }
 

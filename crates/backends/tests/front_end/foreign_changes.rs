@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slackwater::backend::{AttrChange, RenameMode, XattrMode};
-use slackwater::{Engine, File, ManualClock, ReadRequest, SuperBlock, Timestamp, WriteFlags, WriteRequest};
+use slackwater::{Engine, File, ManualClock, ReadRequest, SuperBlock, Timestamp, WriteFlags, WriteRequest, Written};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Random, Rule};
 
@@ -157,7 +157,10 @@ fn a_file_is_checked_only_after_its_flush_has_ended() {
 fn a_write_between_its_time_and_its_page_is_not_taken_for_a_foreign_change() {
     let rig = Rig::by_hand();
     let file = Arc::new(rig.create("a"));
-    file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &pattern(1, PAGE)).unwrap();
+    assert_eq!(
+        file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &pattern(1, PAGE)).unwrap(),
+        Written::Bytes(PAGE)
+    );
     // If two calls run at the same time, the time on the backend may come from either.
     rig.disk.faults.add(Rule::hold().on("setxattr").next(1));
     let other = {

@@ -54,7 +54,10 @@ fn make(rig: &Rig, name: &str) -> InodeRef {
 /// A file whose text is durable and not cached, open for `tenant`.
 fn open_for(rig: &Rig, tenant: &Arc<Memcg>, name: &str) -> File {
     let file = File::open_for(&make(rig, name), tenant).unwrap();
-    file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), name.as_bytes()).unwrap();
+    assert_eq!(
+        file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), name.as_bytes()).unwrap(),
+        Written::Bytes(name.len())
+    );
     rig.volume.sync().unwrap();
     file
 }

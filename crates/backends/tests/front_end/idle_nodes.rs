@@ -1,7 +1,7 @@
 //! The front end knows many inodes, and the engine keeps few of their nodes open on the backend.
 
 use slackwater::backend::{Call, Limits, NewNode, Removal};
-use slackwater::{ErrorKind, File, Tunables, WriteFlags, WriteRequest};
+use slackwater::{ErrorKind, File, Tunables, WriteFlags, WriteRequest, Written};
 use slackwater_backends::Rule;
 
 use crate::rig::{Disk, Rig, by_hand, limits};
@@ -62,7 +62,11 @@ fn p14_of_many_open_files_few_nodes_stay_open_and_all_work() {
     let text = |nth: usize, round: usize| format!("{nth} in round {round}").into_bytes();
     for round in 0..3 {
         for (nth, file) in files.iter().enumerate() {
-            file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &text(nth, round)).unwrap();
+            let text = text(nth, round);
+            assert_eq!(
+                file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), &text).unwrap(),
+                Written::Bytes(text.len())
+            );
         }
         rig.volume.sync().unwrap();
         let hold = rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("reopen"));
@@ -96,7 +100,10 @@ fn a_node_that_cannot_be_opened_again_stays_open_while_in_use() {
     let disk = Disk::with_limits(Limits { reopens: false, ..limits() });
     let rig = Rig::with(disk, Tunables { idle_nodes: 0, ..by_hand() });
     let file = rig.create("a");
-    file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), b"still here").unwrap();
+    assert_eq!(
+        file.write(WriteRequest::at(0).flags(WriteFlags::DONTCACHE), b"still here").unwrap(),
+        Written::Bytes(10)
+    );
     rig.volume.sync().unwrap();
     let reopened = rig.disk.faults.add(Rule::fail(ErrorKind::Stale).on("reopen"));
     assert_eq!(crate::rig::read_all(&file), b"still here");

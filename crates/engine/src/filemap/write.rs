@@ -36,6 +36,7 @@ use crate::writeback::Pages;
 
 /// The outcome of a write.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[must_use = "fewer bytes may have been taken than given"]
 #[non_exhaustive]
 pub enum Written {
     /// This many bytes were taken: fewer than given if frames or space ran out on the way.

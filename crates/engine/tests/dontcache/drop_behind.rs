@@ -9,7 +9,10 @@ fn p10_a_dontcache_write_leaves_no_pages_once_it_is_durable() {
     let rig = Rig::small();
     let file = rig.create("x");
     pass_through(&file, 0, 300, 1);
-    file.write(WriteRequest::at(300 * PAGE_BYTES).flags(WriteFlags::DONTCACHE), b"a tail").unwrap();
+    assert_eq!(
+        file.write(WriteRequest::at(300 * PAGE_BYTES).flags(WriteFlags::DONTCACHE), b"a tail").unwrap(),
+        Written::Bytes(6)
+    );
     assert_eq!((rig.cached(), rig.dontcache_dirty()), (301, 301));
     rig.engine.step();
     assert_eq!((rig.volume.status().dirty_bytes, rig.cached()), (0, 301), "written, and kept until durable");
@@ -44,7 +47,7 @@ fn p10_no_kind_of_write_leaves_pages() {
     let lent = 256;
     rig.volume.sync().unwrap();
     assert_eq!(rig.cached(), lent);
-    file.write(dontcache(10), b"a part of a page that is not here").unwrap();
+    assert_eq!(file.write(dontcache(10), b"a part of a page that is not here").unwrap(), Written::Bytes(33));
     assert_eq!((rig.cached(), rig.dontcache_dirty()), (lent + 1, 1));
     file.fsync().unwrap();
     assert_eq!(rig.cached(), lent);
@@ -83,7 +86,7 @@ fn a_store_from_a_mapping_and_an_exchange_keep_the_page() {
     let rig = Rig::small();
     let file = rig.create("x");
     pass_through(&file, 0, 300, 1);
-    file.write(WriteRequest::from_mapping(2 * PAGE_BYTES), &pages(1, 2)).unwrap();
+    assert_eq!(file.write(WriteRequest::from_mapping(2 * PAGE_BYTES), &pages(1, 2)).unwrap(), Written::Bytes(PAGE));
     let mut landed = rig.volume.landing_frames(1 << 20).unwrap();
     landed.slices_mut().for_each(|slice| slice.fill(3));
     assert_eq!(

@@ -22,7 +22,10 @@ fn a_writer_writes_back_its_own_pages_and_no_others() {
     write(&other, 0, 10, 1);
     write(&file, 100, 10, 1);
     pass_through(&file, 0, 5, 2);
-    file.write(WriteRequest::at(7 * PAGE_BYTES + 5).flags(WriteFlags::DONTCACHE), b"a part").unwrap();
+    assert_eq!(
+        file.write(WriteRequest::at(7 * PAGE_BYTES + 5).flags(WriteFlags::DONTCACHE), b"a part").unwrap(),
+        Written::Bytes(6)
+    );
     let status = rig.volume.status();
     assert_eq!((status.dirty_bytes / PAGE_BYTES, status.unstable_bytes / PAGE_BYTES), (20, 6));
     assert_eq!((status.dontcache_passes, rig.dontcache_dirty()), (0, 0));

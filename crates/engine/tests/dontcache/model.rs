@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use slackwater::{File, PAGE_BYTES, ReadFlags, ReadRequest, WriteFlags, WriteRequest};
+use slackwater::{File, PAGE_BYTES, ReadFlags, ReadRequest, WriteFlags, WriteRequest, Written};
 
 use crate::rig::{PAGE, Rig};
 
@@ -98,7 +98,7 @@ fn run(rig: &Rig, file: &File, model: &mut Model, nth: usize, step: Step, holds:
         Step::Write { at, len, dontcache } => {
             let bytes: Vec<u8> = (0..len).map(|byte| (byte + 7 * nth) as u8).collect();
             let flags = if dontcache { WriteFlags::DONTCACHE } else { WriteFlags::NONE };
-            file.write(WriteRequest::at(at).flags(flags), &bytes).unwrap();
+            assert_eq!(file.write(WriteRequest::at(at).flags(flags), &bytes).unwrap(), Written::Bytes(bytes.len()));
             model.write(at, &bytes, dontcache);
         }
         Step::Read { at, len, dontcache } => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{
     DontcacheForm, Engine, File, Forms, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountOptions,
-    WriteFlags, WriteRequest,
+    WriteFlags, WriteRequest, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
 
@@ -195,7 +195,10 @@ pub(crate) fn pages(count: usize, byte: u8) -> Vec<u8> {
 
 /// Writes `count` pages from `index` on with DONTCACHE.
 pub(crate) fn pass_through(file: &File, index: u64, count: usize, byte: u8) {
-    file.write(WriteRequest::at(index * PAGE_BYTES).flags(WriteFlags::DONTCACHE), &pages(count, byte)).unwrap();
+    assert_eq!(
+        file.write(WriteRequest::at(index * PAGE_BYTES).flags(WriteFlags::DONTCACHE), &pages(count, byte)).unwrap(),
+        Written::Bytes(count * PAGE)
+    );
 }
 
 /// A file of `count` pages, none of them cached.
