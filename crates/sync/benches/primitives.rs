@@ -1,6 +1,6 @@
-//! The cost of each primitive, beside two libraries for a like purpose.
+//! The cost of each primitive, compared with two libraries for a similar purpose.
 //!
-//! The threads that keep a measured thread company run on the machine's other CPUs; with more of them than CPUs the
+//! The threads that run beside a measured thread use the machine's other CPUs. With more threads than CPUs, the
 //! scheduler's time slices are measured too.
 
 use std::hint::black_box;
@@ -36,7 +36,7 @@ fn in_company(count: usize, work: impl Fn() + Clone + Send + 'static, measure: i
     }
 }
 
-/// Something that the compiler must do under the guard, without moving the guard through memory.
+/// Work that the compiler must do under the guard, without moving the guard through memory.
 #[inline(always)]
 fn in_section<G>(_guard: G) {
     black_box(());

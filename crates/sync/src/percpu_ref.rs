@@ -16,7 +16,7 @@
 //! P1. The references held are the sum of all shards and of the count, less BIAS until the fold. One shard alone may be
 //!     below zero: a reference may be put on another CPU than it was got on.
 //! P2. A shard changes only inside a read section that found the ref live.
-//! P3. The count is zero only after the fold, and then for ever. BIAS keeps it away from zero until the shards are in
+//! P3. The count is zero only after the fold, and then stays zero. BIAS keeps it away from zero until the shards are in
 //!     it. One addition adds the shards and subtracts BIAS, after all shards have been read: any other order passes
 //!     through a count without some of them. The fold's own reference is put after that.
 //! P4. Only the put that brings the count to zero takes the callback.

@@ -141,7 +141,7 @@ impl Domain {
         Self { core: Arc::new(core), worker: raw::Mutex::new(None), has_worker: AtomicBool::new(false) }
     }
 
-    /// The fences in use: those asked for, or full ones where the system has no membarrier.
+    /// The fences in use: the requested ones, or full ones where the system has no membarrier.
     pub fn fences(&self) -> Fences {
         self.core.asym.fences()
     }

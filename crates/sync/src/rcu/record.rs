@@ -40,7 +40,7 @@ struct Lists {
     idle: Vec<Arc<Record>>,
 }
 
-/// A record in use by this thread; given back when the thread ends.
+/// A record in use by this thread; returned when the thread ends.
 struct Lease {
     domain: u64,
     core: Weak<Core>,

@@ -1,11 +1,11 @@
 //! A log of the grace periods and barriers that a thread waits for, in order.
 //!
-//! For experiments and tests. An operation's own counters say what its author meant to wait for; this log is kept where
-//! the waiting happens, so it also shows a wait that the operation did not mean to make.
+//! For experiments and tests. The counters of an operation show the intended waits. This log is kept where a thread
+//! waits, so it also shows unintended ones.
 //!
 //! # Invariants
-//! W1. A thread logs only inside [`waits_during`], and only its own waits. Elsewhere a wait costs one look at a
-//!     thread-local, which is nothing beside a grace period.
+//! W1. A thread logs only inside [`waits_during`], and only its own waits. Elsewhere a wait costs one read of a
+//!     thread-local, which is negligible compared with a grace period.
 
 use std::cell::RefCell;
 
@@ -26,8 +26,8 @@ thread_local! {
     static LOG: RefCell<Option<Vec<Wait>>> = const { RefCell::new(None) };
 }
 
-/// Does `work` and returns what the calling thread waited for meanwhile, in any domain, in order. May be nested: the
-/// outer log has the inner waits too.
+/// Runs `work` and returns the waits of the calling thread meanwhile, in any domain, in order. May be nested: the outer
+/// log includes the inner waits.
 ///
 /// # Panics
 /// If called while the thread's local data are being destroyed.
