@@ -1,4 +1,4 @@
-//! Whether a mount is in use, checked before it is unmounted.
+//! Whether a mount is in use, checked before it is unmounted; and the errors of an unmount.
 
 use std::time::Duration;
 
@@ -74,5 +74,15 @@ impl MountedVolume {
 
     pub(super) fn busy_error(&self) -> MountedError {
         MountedError::Busy { mountpoint: self.mountpoint.clone(), holders: self.holders() }
+    }
+
+    pub(super) fn deadline_error(&self) -> MountedError {
+        let status = self.sb.status();
+        MountedError::Deadline { dirty_bytes: status.bytes_left(), cause: status.failing }
+    }
+
+    pub(super) fn left_error(&self) -> MountedError {
+        let status = self.sb.status();
+        MountedError::Left { dirty_bytes: status.bytes_left(), cause: status.failing }
     }
 }

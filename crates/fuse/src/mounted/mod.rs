@@ -391,16 +391,6 @@ impl MountedVolume {
         poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::ERR)
     }
 
-    fn deadline_error(&self) -> MountedError {
-        let status = self.sb.status();
-        MountedError::Deadline { dirty_bytes: status.bytes_left(), cause: status.failing }
-    }
-
-    fn left_error(&self) -> MountedError {
-        let status = self.sb.status();
-        MountedError::Left { dirty_bytes: status.bytes_left(), cause: status.failing }
-    }
-
     /// Step 7.
     fn end(
         &self,
