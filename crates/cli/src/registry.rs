@@ -76,6 +76,13 @@ impl Entry {
         Self { version, pid, source, identity, mountpoint, arena, cache_bytes, volume: None, daemon: None }
     }
 
+    /// An entry of this process, whose source is `dir`.
+    #[cfg(test)]
+    pub(crate) fn sample(dir: &Path) -> Self {
+        let source = Location::open(dir, OFlags::PATH).expect("it exists").0;
+        Self::of_this_process(source, "1-2-3".into(), "/mnt".into(), dir.join("arena"), 1 << 20)
+    }
+
     /// Whether a volume in an arena belongs to this source, on whatever file system that was.
     pub(crate) fn is_meant_by(&self, volume: &[u8]) -> bool {
         volume == self.identity.as_bytes() || self.source.is_meant_by(volume)
@@ -399,8 +406,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("slackwater-registry-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let registry = Registry::in_dir(&dir);
-        let source = Location::open(&dir, OFlags::PATH).unwrap().0;
-        let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt".into(), "/dev/shm/a".into(), 1 << 20);
+        let entry = Entry::sample(&dir);
         let registered = registry.register(&registry.lock().unwrap(), &entry).unwrap();
         std::fs::write(dir.join("1.json"), "{ not an entry").unwrap();
         std::fs::write(dir.join("2.json"), serde_json::to_vec(&Entry { pid: 2, ..entry.clone() }).unwrap()).unwrap();
@@ -437,8 +443,6 @@ mod tests {
     }
 
     fn entry_text() -> Vec<u8> {
-        let source = Location::open(Path::new("/"), OFlags::PATH).unwrap().0;
-        let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt/a".into(), "/dev/shm/a".into(), 1 << 20);
-        serde_json::to_vec(&entry.of_daemon("web".into(), "/run/s.sock".into())).unwrap()
+        serde_json::to_vec(&Entry::sample(Path::new("/")).of_daemon("web".into(), "/run/s.sock".into())).unwrap()
     }
 }

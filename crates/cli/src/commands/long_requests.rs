@@ -96,15 +96,11 @@ pub(super) fn process_died(found: &Found) -> Failure {
 mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixListener;
-    use std::thread;
-
-    use rustix::fs::OFlags;
-
     use std::path::Path;
+    use std::thread;
 
     use super::*;
     use crate::registry::{Entry, Registered, Registry};
-    use crate::source::location::Location;
 
     /// The outcome of `umount` for a mount that receives its request, does `last`, and closes the connection without an
     /// answer.
@@ -112,8 +108,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("slackwater-client-{name}-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let registry = Registry::in_dir(&dir);
-        let source = Location::open(&dir, OFlags::PATH).unwrap().0;
-        let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt".into(), dir.join("arena"), 1 << 20);
+        let entry = Entry::sample(&dir);
         let registered = registry.register(&registry.lock().unwrap(), &entry).unwrap();
         let found = registry.entries().unwrap().remove(0);
         let listener = UnixListener::bind(found.socket()).unwrap();

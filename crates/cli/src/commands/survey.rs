@@ -140,11 +140,8 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::thread;
 
-    use rustix::fs::OFlags;
-
     use super::*;
     use crate::control::protocol::Message;
-    use crate::source::location::Location;
 
     /// None of them answers before all have been queried.
     #[test]
@@ -152,8 +149,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("slackwater-look-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let registry = Registry::in_dir(&dir);
-        let source = Location::open(&dir, OFlags::PATH).unwrap().0;
-        let entry = Entry::of_this_process(source, "1-2-3".into(), "/mnt".into(), dir.join("arena"), 1 << 20);
+        let entry = Entry::sample(&dir);
         let guard = registry.lock().unwrap();
         let register = |pid| {
             let mut entry = entry.clone();

@@ -50,7 +50,7 @@ pub(crate) fn named(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// A smaller cache leaves no frames beside those that requests land in.
-pub(crate) const CACHE_BYTES_MIN: u64 = 16 << 20;
+const CACHE_BYTES_MIN: u64 = 16 << 20;
 
 /// The file for `name`, a source or a daemon (F3). A file that an earlier version left directly in `/dev/shm` is used
 /// as long as it exists.
@@ -68,6 +68,18 @@ pub(crate) fn default_path(name: &str) -> Result<PathBuf, Failure> {
             .advise("name a file on another tmpfs with --arena FILE")
     })?;
     Ok(folder.join(format!("{name}.arena")))
+}
+
+/// Refuses a cache size that is too small to mount with.
+///
+/// # Errors
+/// It is below [`CACHE_BYTES_MIN`].
+pub(crate) fn check_cache_bytes(bytes: Option<u64>) -> Result<(), Failure> {
+    match bytes.filter(|bytes| *bytes < CACHE_BYTES_MIN) {
+        Some(bytes) => Err(Failure::usage(format!("a cache of {} is too small", size::text(bytes)))
+            .advise(format!("use at least {}", size::text(CACHE_BYTES_MIN)))),
+        None => Ok(()),
+    }
 }
 
 /// An eighth of the memory, but at most half of the available memory and of our cgroup's limit, and at most what fits

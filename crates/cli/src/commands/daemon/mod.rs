@@ -45,7 +45,7 @@ use crate::os::kernel;
 use crate::os::sys::Signals;
 use crate::output::terminal::{errln, outln};
 use crate::registry::{Found, Registry};
-use crate::volume::arena_file::{self, CACHE_BYTES_MIN};
+use crate::volume::arena_file;
 use crate::volume::process::{prepare_process, tunables};
 use crate::volume::session::Tally;
 use crate::volume::shutdown::End;
@@ -185,10 +185,7 @@ fn config_of(arguments: &DaemonArguments) -> Result<Config, Failure> {
     config.cache = arguments.cache.or(config.cache);
     config.arena = arguments.arena.clone().or(config.arena);
     config.metrics = arguments.metrics.or(config.metrics);
-    if let Some(bytes) = config.cache.filter(|bytes| *bytes < CACHE_BYTES_MIN) {
-        let what = format!("a cache of {} is too small", size::text(bytes));
-        return Err(Failure::usage(what).advise(format!("use at least {}", size::text(CACHE_BYTES_MIN))));
-    }
+    arena_file::check_cache_bytes(config.cache)?;
     Ok(config)
 }
 

@@ -41,7 +41,7 @@ use crate::output::shell;
 use crate::output::terminal::{errln, outln};
 use crate::registry::{Entry, Registry};
 use crate::source::ownership::{self, Ownership};
-use crate::volume::arena_file::{self, CACHE_BYTES_MIN};
+use crate::volume::arena_file;
 use crate::volume::front_end::{self, FrontEnd};
 use crate::volume::process::{prepare_process, tunables};
 use crate::volume::session::{Session, Tally};
@@ -100,10 +100,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     };
 
     let cache_bytes = arguments.cache;
-    if let Some(bytes) = cache_bytes.filter(|bytes| *bytes < CACHE_BYTES_MIN) {
-        let what = format!("a cache of {} is too small", size::text(bytes));
-        return Err(Failure::usage(what).advise(format!("use at least {}", size::text(CACHE_BYTES_MIN))));
-    }
+    arena_file::check_cache_bytes(cache_bytes)?;
     let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
     let entry = Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena_path, shown_bytes);
     // First, because the port may be in use.
