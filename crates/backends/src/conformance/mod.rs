@@ -11,9 +11,9 @@
 //! # fn main() {}
 //! ```
 //!
-//! The closure runs once per rule, each time with a backend of its own. The volume must be empty, and what the backend
-//! needs on disk can be removed when `check` returns. A broken rule panics with the name of the rule, the call at
-//! which it broke, and the calls before it with their answers.
+//! The closure runs once per rule and makes a new backend each time, whose volume must be empty. Files that the backend
+//! uses may be removed when `check` returns. A broken rule panics with the name of the rule, the call at which it
+//! broke, and the calls before it with their answers.
 //!
 //! A backend that does not offer some calls uses [`Rule::check_without`]. The suite then checks that it answers them with
 //! [`Unsupported`](slackwater::ErrorKind::Unsupported).
