@@ -3,8 +3,9 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::process::Daemon;
@@ -28,14 +29,15 @@ fn the_socket_group_may_query_but_not_change() {
     let status = fs::metadata(&socket).unwrap();
     assert_eq!((status.mode() & 0o777, status.gid()), (0o660, GROUP.parse().unwrap()));
     let binary = scratch.command_for_all();
-    let ask = |group: &str, arguments: &[&str]| {
+    let ask_with = |runtime_dir: &Path, group: &str, arguments: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", NOBODY, "--regid", group, "--clear-groups"]).arg(&binary).args(arguments);
         run({
-            command.env("SLACKWATER_SOCKET", &socket).env("SLACKWATER_RUNTIME_DIR", scratch.path.join("none"));
+            command.env("SLACKWATER_SOCKET", &socket).env("SLACKWATER_RUNTIME_DIR", runtime_dir);
             command
         })
     };
+    let ask = |group: &str, arguments: &[&str]| ask_with(&scratch.path.join("none"), group, arguments);
     ask(GROUP, &["ls"]).expect(0, &["a "]);
     ask(GROUP, &["tenants"]).expect(0, &["root"]);
     let source = source.display().to_string();
@@ -49,6 +51,12 @@ fn the_socket_group_may_query_but_not_change() {
     ask(GROUP, &["umount", "a"]).expect(1, &["no permission to change anything"]);
     ask(GROUP, &["sync", "a"]).expect(1, &["no permission to change anything"]);
     ask(GROUP, &["set", "a", "dontcache=on"]).expect(1, &["no permission to change anything"]);
+    // A volume that the daemon does not have may be one of the user's own.
+    let own = scratch.dir("own", 0o700);
+    chown(&own, Some(NOBODY.parse().unwrap()), Some(GROUP.parse().unwrap())).unwrap();
+    for change in [&["umount", "other"][..], &["sync", "other"], &["set", "other", "dontcache=on"]] {
+        ask_with(&own, GROUP, change).expect(5, &["other is not mounted"]);
+    }
     for looks in [&["ls"][..], &["status"], &["top", "--once"]] {
         ask(NOBODY, looks).expect(1, &["no permission"]);
     }

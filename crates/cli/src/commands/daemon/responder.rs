@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::commands::daemon::volumes::Volumes;
 use crate::control::protocol::{Reply, Request, VolumeRef};
 use crate::control::server::{Limits, Respond};
-use crate::exit::Failure;
+use crate::exit::{Failure, Reason};
 use crate::volume::tenants;
 
 /// Enough for the unmounts and listeners of a script at the same time, with space for queries.
@@ -57,5 +57,12 @@ impl Responder {
 impl Respond for Responder {
     fn respond(&self, volume: &VolumeRef, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply {
         self.answer(volume, request, progress).unwrap_or_else(Reply::Failed)
+    }
+
+    fn check_exists(&self, volume: &VolumeRef) -> Result<(), Failure> {
+        match self.volumes.find(volume) {
+            Err(failure) if failure.reason == Reason::NotMounted && !volume.is_empty() => Err(failure),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 }

@@ -46,6 +46,15 @@ pub(crate) trait Respond: Send + Sync + 'static {
     /// # Blocking
     /// Until the request is carried out.
     fn respond(&self, volume: &VolumeRef, request: Request, progress: &dyn Fn(Reply) -> bool) -> Reply;
+
+    /// Whether `volume` exists. A peer that may only query learns this before it is refused a change: its request may
+    /// be meant for a mount of its own.
+    ///
+    /// # Errors
+    /// `NotMounted`.
+    fn check_exists(&self, _volume: &VolumeRef) -> Result<(), Failure> {
+        Ok(())
+    }
 }
 
 /// Requests whose last reply has not been sent.
@@ -179,8 +188,11 @@ fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswer
     };
     match parse(&line) {
         Ok(message) if access == Access::Look && !message.body.only_looks() => {
-            let failure = Failure::failed("no permission to change anything")
-                .advise("run the command as root or as the user of the process");
+            let refused = || {
+                Failure::failed("no permission to change anything")
+                    .advise("run the command as root or as the user of the process")
+            };
+            let failure = respond.check_exists(&message.volume).err().unwrap_or_else(refused);
             reply(&stream, Reply::Failed(failure));
         }
         Ok(message) => {
