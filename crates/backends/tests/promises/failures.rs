@@ -338,11 +338,14 @@ fn p02_a_live_engine_writes_all_data_back_over_a_flaky_backend() {
 }
 
 /// An unmount does not give up, and it sends a failing source no more attempts than the flusher does: 100 ms, doubled
-/// up to 30 s, are 9 attempts in the first minute of each. The test moves the time itself.
+/// up to 30 s, are 10 attempts in the first minute of each. The test moves the time itself.
+///
+/// The first pauses are so short that an attempt of the unmount can meet one of the flusher, and is then made once more
+/// when that has failed. There is one page, since an attempt could divide several pages among two units.
 #[test]
 fn p02_an_unmount_backs_off_from_a_source_that_fails() {
     let rig = Rig::with(Disk::new(), Tunables::default());
-    rig.create("a").write_at(0, &pattern(3, 5 * PAGE)).unwrap();
+    rig.create("a").write_at(0, &pattern(3, PAGE)).unwrap();
     let rule = rig.disk.faults.add(Rule::fail(ErrorKind::NoSpace).on("write"));
     let volume = Arc::clone(&rig.volume);
     let unmount = spawn("an unmount", move || volume.umount(UmountOptions::default()));
@@ -352,12 +355,13 @@ fn p02_an_unmount_backs_off_from_a_source_that_fails() {
         std::thread::sleep(MS); // so that a loop without pauses shows
     }
     let tried = rig.disk.faults.strikes(rule);
-    assert!(tried <= 2 * 10, "{tried} attempts in a minute");
+    let met = 2;
+    assert!(tried <= 2 * 10 + met, "{tried} attempts in a minute");
     rig.disk.faults.remove(rule);
     eventually("the unmount", || {
         rig.clock.advance(1000 * MS);
         rig.engine.volumes().is_empty()
     });
     unmount.wait().unwrap();
-    assert_same(&rig.durable("a").unwrap(), &pattern(3, 5 * PAGE), "durable");
+    assert_same(&rig.durable("a").unwrap(), &pattern(3, PAGE), "durable");
 }
