@@ -47,8 +47,8 @@ pub(super) fn handle_of(fd: BorrowedFd<'_>) -> Result<KernelHandle, Errno> {
 /// Needs CAP_DAC_READ_SEARCH. `ESTALE` when the file is gone.
 pub(super) fn open_handle(mount: BorrowedFd<'_>, handle: &KernelHandle) -> Result<OwnedFd, Errno> {
     let mut raw = RawHandle { handle_bytes: handle.bytes.len() as u32, handle_type: handle.kind, f_handle: [0; _] };
-    let room = raw.f_handle.get_mut(..handle.bytes.len()).ok_or(Errno::INVAL)?;
-    room.copy_from_slice(&handle.bytes);
+    let target = raw.f_handle.get_mut(..handle.bytes.len()).ok_or(Errno::INVAL)?;
+    target.copy_from_slice(&handle.bytes);
     let raw_handle = (&raw mut raw).cast();
     let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: `raw` is laid out as above and holds the `handle_bytes` bytes it announces.

@@ -152,7 +152,7 @@ impl World {
                     model[from..to].copy_from_slice(&bytes[done..done + taken]);
                     done += taken;
                 }
-                Written::NoFrames => self.make_room(attempt),
+                Written::NoFrames => self.free_frames(attempt),
                 Written::NoSpace | _ => unreachable!("an outcome of its own"),
             }
             self.models[nth].changed();
@@ -196,13 +196,13 @@ impl World {
                     self.models[nth].changed();
                     return;
                 }
-                (_, Written::NoFrames) => self.make_room(attempt),
+                (_, Written::NoFrames) => self.free_frames(attempt),
                 (_, Written::NoSpace | _) => unreachable!("an outcome of its own"),
             }
         }
     }
 
-    fn make_room(&mut self, attempt: u32) {
+    fn free_frames(&mut self, attempt: u32) {
         assert!(attempt < 100, "no room, ever");
         if attempt > 3 {
             self.heal();

@@ -120,14 +120,14 @@ mod tests {
     fn status_text_mentions_only_what_is_notable() {
         let quiet = describe(&Status::sample());
         assert_eq!(quiet.lines().count(), 4, "{quiet}");
-        let told = Status {
+        let status = Status {
             oldest_ms: Some(12_345),
             failures: 3,
             reads: Reads { hits: 198, misses: 2, filled_bytes: 1 << 20 },
             writers: Writers { paused_ms: 1500, paused: 4, parked: 3, parked_bytes: 0 },
             ..Status::sample()
         };
-        let text = describe(&told);
+        let text = describe(&status);
         for line in [
             "not yet durable 0 B), oldest 12s\n",
             "  read: 200 pages, 99 % found in the cache; 1.0 MiB read from the source\n",
@@ -136,7 +136,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }
-        let failing = describe(&Status { failing: Some("no space".to_owned()), ..told });
+        let failing = describe(&Status { failing: Some("no space".to_owned()), ..status });
         assert!(failing.contains("WRITE-BACK FAILS: no space, 3 times so far;"), "{failing}");
     }
 }

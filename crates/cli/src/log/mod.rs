@@ -49,10 +49,10 @@ type Forward = Box<dyn Fn(&str) + Send + Sync>;
 /// A second receiver of warnings and errors.
 static FORWARD: OnceLock<Forward> = OnceLock::new();
 
-/// Passes each line of a warning or an error to `told` from now on. Only the first call has an effect.
-pub(crate) fn forward_to(told: impl Fn(&str) + Send + Sync + 'static) {
+/// Passes each line of a warning or an error to `sink` from now on. Only the first call has an effect.
+pub(crate) fn forward_to(sink: impl Fn(&str) + Send + Sync + 'static) {
     // A process calls this once.
-    let _ = FORWARD.set(Box::new(told));
+    let _ = FORWARD.set(Box::new(sink));
 }
 
 /// The log file behind standard error, if there is one.
@@ -76,8 +76,8 @@ impl StandardError {
     }
 
     fn print(&self, line: &str, is_warning: bool) -> io::Result<()> {
-        if let Some(told) = FORWARD.get().filter(|_| is_warning) {
-            told(line.trim_end());
+        if let Some(sink) = FORWARD.get().filter(|_| is_warning) {
+            sink(line.trim_end());
         }
         io::stderr().write_all(line.as_bytes())
     }
@@ -204,7 +204,7 @@ mod tests {
             for (ino, volume) in (0_u64..).zip(names) {
                 tracing::warn!(target: "slackwater::writeback", volume, ino, "something");
             }
-            tracing::trace!("too little to be told");
+            tracing::trace!("below the level");
         });
         let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
         let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -43,7 +43,7 @@ impl MountTable {
     pub(crate) fn now() -> Arc<Self> {
         // A thread that panicked has left all or nothing.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let current = known.take().map_or_else(Known::read, Known::brought_up_to_date);
+        let current = known.take().map_or_else(Known::read, Known::refreshed);
         *known = current.ok();
         known.as_ref().map(|known| Arc::clone(&known.mounts)).unwrap_or_default()
     }
@@ -81,7 +81,7 @@ impl Known {
         Ok(Self { list, read_at, mounts: Arc::new(MountTable::parse(&text)) })
     }
 
-    fn brought_up_to_date(self) -> io::Result<Self> {
+    fn refreshed(self) -> io::Result<Self> {
         // Always checked: changes count from here on.
         let has_changed = self.has_changed();
         if has_changed || self.read_at.elapsed() >= AGE_MAX { Self::read_from(self.list) } else { Ok(self) }

@@ -77,13 +77,13 @@ pub(crate) fn acquire(
                     check_left_elsewhere(dead(), entry)?;
                     forget(dead(), entry);
                     let registered = registry.register(&guard, entry).map_err(failed)?;
-                    let claim = Ownership { _lock: source_fd, registered };
+                    let ownership = Ownership { _lock: source_fd, registered };
                     drop(guard);
                     let is_around = |found: &&Found| !found.is_alive && is_beside(&found.entry, entry);
                     let alive: Vec<_> =
                         mounts.iter().filter(|found| found.is_alive).map(|found| &found.entry).collect();
                     mounts.iter().filter(is_around).try_for_each(|found| write_back(found, &alive, say))?;
-                    return Ok(claim);
+                    return Ok(ownership);
                 }
             }
         };

@@ -156,8 +156,8 @@ fn a_full_source_is_reported_to_the_writer() {
     };
     assert_eq!(error.kind(), ErrorKind::StorageFull, "after {written} bytes: {error}");
     assert!(written > 48 << 20, "only {written} bytes were accepted");
-    let room = rustix::fs::statvfs(&mountpoint).unwrap();
-    assert!(room.f_bavail * room.f_frsize < 2 << 20, "statfs says {} blocks are free", room.f_bavail);
+    let space = rustix::fs::statvfs(&mountpoint).unwrap();
+    assert!(space.f_bavail * space.f_frsize < 2 << 20, "statfs says {} blocks are free", space.f_bavail);
     // Space can be freed, and is available again.
     file.set_len(1 << 20).unwrap();
     drop(file);

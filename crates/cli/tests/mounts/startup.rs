@@ -109,8 +109,8 @@ fn a_signal_ends_the_allocation_of_the_cache() {
     let words = ["mount", "--cache", "2GiB", "--arena", arena.to_str().unwrap()];
     let places = [source.to_str().unwrap(), mountpoint.to_str().unwrap()];
     let used = || {
-        let room = rustix::fs::statvfs(&memory).unwrap();
-        (room.f_blocks - room.f_bfree) * room.f_frsize
+        let space = rustix::fs::statvfs(&memory).unwrap();
+        (space.f_blocks - space.f_bfree) * space.f_frsize
     };
     for signal in [Signal::INT, Signal::TERM] {
         // On a busy machine the cache may be complete before the signal arrives. Then it is mounted, and the signal
@@ -141,9 +141,9 @@ fn an_impossible_arena_is_refused_and_leaves_nothing() {
         .run(["mount", from, to, "--cache", "32MiB", "--arena", "/dev/shm"])
         .expect(2, &["is a directory", "name a file"]);
     // Refused before the memory is allocated.
-    let room = rustix::fs::statvfs("/dev/shm").unwrap();
+    let space = rustix::fs::statvfs("/dev/shm").unwrap();
     let arena = scratch.arena("a");
-    let cache = format!("{}", room.f_bavail * room.f_frsize + (64 << 20));
+    let cache = format!("{}", space.f_bavail * space.f_frsize + (64 << 20));
     let refused = scratch.run(["mount", from, to, "--cache", &cache, "--arena", arena.to_str().unwrap()]);
     assert!(refused.code != Some(0), "{}", refused.text);
     assert!(

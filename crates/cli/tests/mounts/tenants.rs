@@ -24,8 +24,8 @@ const HOG_BYTES: usize = 24 << 20;
 /// A mount over a source that can be stopped, with space for more than the limit.
 fn tower(scratch: &Scratch, by: &str, tenant: &str) -> Tower {
     let limit = format!("{tenant}={LIMIT}");
-    let room = ["--cache", "64MiB", "--dirty-ratio", "50"];
-    Tower::with(scratch, &[&room[..], &["--tenant-by", by, "--tenant-limit", &limit]].concat())
+    let options = ["--cache", "64MiB", "--dirty-ratio", "50"];
+    Tower::with(scratch, &[&options[..], &["--tenant-by", by, "--tenant-limit", &limit]].concat())
 }
 
 /// Creates a file on the mount while its source still answers.

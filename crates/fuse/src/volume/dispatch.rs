@@ -295,7 +295,7 @@ impl Volume {
         match write.attempt(bytes, false) {
             Attempt::Done if write.is_async() => self.answer_write(header, write, reply),
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
-            attempt @ (Attempt::Done | Attempt::NoRoom | Attempt::NoSpace | Attempt::WouldBlock) => {
+            attempt @ (Attempt::Done | Attempt::NoFrames | Attempt::NoSpace | Attempt::WouldBlock) => {
                 let rest = &bytes[write.taken..];
                 self.defer_write(cx, header, write, attempt, rest, reply);
             }
@@ -320,7 +320,7 @@ impl Volume {
         match write.attempt_landed(&mut landed) {
             Attempt::Done if write.is_async() => self.answer_write(header, write, reply),
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
-            attempt @ (Attempt::Done | Attempt::NoRoom | Attempt::NoSpace | Attempt::WouldBlock) => {
+            attempt @ (Attempt::Done | Attempt::NoFrames | Attempt::NoSpace | Attempt::WouldBlock) => {
                 let rest = landed.into_bytes(write.taken);
                 self.defer_write(cx, header, write, attempt, rest, reply);
             }
@@ -371,7 +371,7 @@ impl Volume {
         reply: Reply,
     ) {
         let waiting = self.hold_reply(header.pid, reply);
-        if attempt == Attempt::NoRoom {
+        if attempt == Attempt::NoFrames {
             self.park(waiting, write, rest);
         } else {
             self.serve_write(cx, waiting, write, rest);

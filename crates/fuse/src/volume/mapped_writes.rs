@@ -53,7 +53,7 @@ struct MappedWrite {
 enum Attempt {
     Done,
     /// No frame is free.
-    NoRoom,
+    NoFrames,
     /// Another operation has the file, or changes are frozen.
     Later,
     /// The backend must be asked first.
@@ -76,7 +76,7 @@ impl MappedWrite {
         match stopped {
             None => Attempt::Done,
             Some(_) if volume.is_refusing() => Attempt::Failed(Errno::IO.into()),
-            Some(Ok(_)) => Attempt::NoRoom,
+            Some(Ok(_)) => Attempt::NoFrames,
             Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => Attempt::WouldBlock,
             Some(Err(FileError::NotMounted)) if volume.sb.is_frozen() => Attempt::Later,
             Some(Err(error)) => Attempt::Failed(error.into()),
@@ -137,12 +137,12 @@ impl Volume {
         let mut pages = MappedWrite { open, offset_bytes: args.offset, done: 0, size: args.size };
         let mapped_writes = &self.worker.mapped_writes;
         // Later pages do not overtake those that wait for a frame.
-        let attempt = if mapped_writes.is_empty() { pages.attempt(self, bytes) } else { Attempt::NoRoom };
+        let attempt = if mapped_writes.is_empty() { pages.attempt(self, bytes) } else { Attempt::NoFrames };
         self.schedule_mapped_flush();
         match attempt {
             Attempt::Done => self.deliver(reply, Ok(Answer::Written(pages.size))),
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
-            Attempt::NoRoom | Attempt::Later | Attempt::WouldBlock => {
+            Attempt::NoFrames | Attempt::Later | Attempt::WouldBlock => {
                 mapped_writes.bytes.fetch_add(bytes.len(), Ordering::Relaxed);
                 let bytes = bytes.to_vec();
                 mapped_writes.queue.lock().push_back(QueuedWrite {
@@ -165,7 +165,7 @@ impl Volume {
         for mut waiting in waiting {
             let tenant = waiting.pages.open.node.inode.memcg().id();
             let attempt = match short.contains(&tenant) {
-                true => Attempt::NoRoom,
+                true => Attempt::NoFrames,
                 false => waiting.pages.attempt(self, &waiting.bytes),
             };
             let wait = match attempt {
@@ -193,7 +193,7 @@ impl Volume {
                     waiting.tries += 1;
                     RETRY_MIN * (1 << waiting.tries.min(DOUBLINGS_MAX))
                 }
-                Attempt::NoRoom => {
+                Attempt::NoFrames => {
                     short.insert(tenant);
                     longest
                 }

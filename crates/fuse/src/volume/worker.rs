@@ -352,11 +352,11 @@ impl Volume {
             let seen = self.sb.progress_count();
             let mut is_short = false;
             for tenant in self.worker.parked_tenants() {
-                let mut has_room = true;
-                while has_room && let Some(parked) = self.worker.next_write(tenant) {
-                    has_room = self.retry(parked);
+                let mut has_frames = true;
+                while has_frames && let Some(parked) = self.worker.next_write(tenant) {
+                    has_frames = self.retry(parked);
                 }
-                is_short |= !has_room;
+                is_short |= !has_frames;
             }
             let again = self.retry_mapped_writes(RETRY_INTERVAL).or(is_short.then_some(RETRY_INTERVAL));
             if let Some(again) = again {
@@ -401,7 +401,7 @@ impl Volume {
             {
                 return self.retry_on_thread(parked);
             }
-            Attempt::Done | Attempt::NoSpace | Attempt::WouldBlock | Attempt::NoRoom => {
+            Attempt::Done | Attempt::NoSpace | Attempt::WouldBlock | Attempt::NoFrames => {
                 self.worker.put_back(parked);
                 return false;
             }

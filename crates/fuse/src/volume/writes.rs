@@ -37,7 +37,7 @@ pub(super) enum Attempt {
     /// To its end, or to a failure after some bytes.
     Done,
     /// No frame is free.
-    NoRoom,
+    NoFrames,
     /// The backend may be full.
     NoSpace,
     /// The backend must be asked first.
@@ -125,7 +125,7 @@ impl Write {
                 }
                 Ok(Written::NoSpace) => return Attempt::NoSpace,
                 // Any answer that the engine may add is a reason to wait.
-                Ok(_) => return Attempt::NoRoom,
+                Ok(_) => return Attempt::NoFrames,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Attempt::WouldBlock,
                 Err(error) => return self.failed(error),
             }
@@ -156,7 +156,7 @@ impl Volume {
             let attempt = write.attempt(&rest[write.taken - begun..], true);
             match attempt {
                 Attempt::Done => break None,
-                Attempt::NoRoom => {
+                Attempt::NoFrames => {
                     let left = &rest[write.taken - begun..];
                     self.park(waiting, write, left);
                     return;

@@ -95,9 +95,9 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let shrunk = engine.clone();
     let shrink = move |priority| shrunk.shrink(priority);
     let listens = pressure::Listener::start(Arc::clone(&volumes.shared.tally.pressure), shrink);
-    let told = Arc::downgrade(&volumes);
+    let weak_volumes = Arc::downgrade(&volumes);
     log::forward_to(move |line| {
-        if let Some(volumes) = told.upgrade() {
+        if let Some(volumes) = weak_volumes.upgrade() {
             volumes.shared.events.send(EventKind::Warning, None, line);
         }
     });

@@ -121,7 +121,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
 
     let metrics = metrics.map(|listener| serve_metrics(listener, &session)).transpose()?;
 
-    if let Err(failure) = bring_in_what_was_left(&session) {
+    if let Err(failure) = write_back_leftovers(&session) {
         // The entry says to which source the data there belongs.
         if arena_file::may_hold_data(&session.entry.arena) {
             ownership.registered.leave();
@@ -175,7 +175,7 @@ fn serve_metrics(listener: TcpListener, session: &Arc<Session>) -> Result<metric
         .map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))
 }
 
-fn bring_in_what_was_left(session: &Session) -> Result<(), Failure> {
+fn write_back_leftovers(session: &Session) -> Result<(), Failure> {
     let entry = &session.entry;
     let Some(left) = arena_file::open_left(&entry.arena, &entry.identity)? else { return Ok(()) };
     let bytes = left.bytes;

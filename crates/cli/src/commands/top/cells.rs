@@ -75,12 +75,12 @@ pub(super) fn right(figure: &str, columns: usize) -> String {
 /// The held part of the limit: `#` is dirty, `=` being written, `-` not yet durable, `+` dirtied in others' files.
 /// Without a dot only when no more is allowed. Blank without a limit.
 pub(super) fn bar(figures: &Figures, columns: usize) -> String {
-    let (Some(limit), Some(room)) = (figures.limit_bytes, columns.checked_sub(2)) else { return " ".repeat(columns) };
-    let part = |of: u128, whole: u128| (room as u128 * of / whole.max(1)).min(room as u128) as usize;
+    let (Some(limit), Some(space)) = (figures.limit_bytes, columns.checked_sub(2)) else { return " ".repeat(columns) };
+    let part = |of: u128, whole: u128| (space as u128 * of / whole.max(1)).min(space as u128) as usize;
     let held = u128::from(figures.held_bytes);
     let filled = match part(held, u128::from(limit)) {
-        0 if held > 0 => room.min(1),
-        _ if held >= u128::from(limit) && held > 0 => room,
+        0 if held > 0 => space.min(1),
+        _ if held >= u128::from(limit) && held > 0 => space,
         filled => filled,
     };
     let (mut text, mut sum) = (String::from("["), 0);
@@ -90,7 +90,7 @@ pub(super) fn bar(figures: &Figures, columns: usize) -> String {
         (text.len() - 1..end).for_each(|_| text.push(letter));
     }
     (text.len() - 1..filled).for_each(|_| text.push('+'));
-    (text.len() - 1..room).for_each(|_| text.push('.'));
+    (text.len() - 1..space).for_each(|_| text.push('.'));
     text + "]"
 }
 

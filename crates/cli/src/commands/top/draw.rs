@@ -128,8 +128,8 @@ fn summary(screen: &Screen, columns: usize) -> [Pieces; 2] {
         (0, 0) => String::new(),
         (above, below) => format!("{above} rows above, {below} below"),
     };
-    let room = columns.saturating_sub(width(&what) + width(&wrong));
-    let hidden = if width(&hidden) < room { format!("{hidden:>room$}") } else { " ".repeat(room) };
+    let space = columns.saturating_sub(width(&what) + width(&wrong));
+    let hidden = if width(&hidden) < space { format!("{hidden:>space$}") } else { " ".repeat(space) };
     let first = vec![(Tone::Head, what), (Tone::Wrong, wrong), (Tone::Plain, hidden)];
 
     let figure = |of: fn(&Figures) -> u64| bytes(total(volumes.iter().map(|volume| of(&volume.figures))));

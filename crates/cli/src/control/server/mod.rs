@@ -127,7 +127,7 @@ fn accept(listener: &UnixListener, limits: Limits, respond: &Arc<dyn Respond>, u
         let (respond, unanswered) = (Arc::clone(respond), Arc::clone(unanswered));
         // Without a thread the peer is dropped, and its slots with the closure.
         let _ = thread::Builder::new().name("sw-control-one".into()).spawn(move || {
-            let _places = slots;
+            let _slots = slots;
             serve(stream, access, &*respond, &unanswered);
         });
     }
