@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cargo::Cargo;
 
-/// A tool from crates.io, in the version whose output and options the suite knows.
+/// A published tool, in the version whose output and options the suite knows.
 pub(super) struct CargoTool {
     pub(super) name: &'static str,
     pub(super) version: &'static str,
