@@ -111,7 +111,7 @@ pub(crate) enum Request {
 
 impl Request {
     /// Whether it changes nothing, and reveals nothing of the contents of files.
-    pub(crate) fn only_looks(&self) -> bool {
+    pub(crate) fn is_query(&self) -> bool {
         match self {
             Self::Status | Self::List | Self::Tenants | Self::Events => true,
             Self::Sync

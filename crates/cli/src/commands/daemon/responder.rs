@@ -12,7 +12,7 @@ use crate::volume::tenants;
 const CONNECTIONS_MAX: usize = 256;
 
 /// Members of the socket's group may query.
-pub(super) const LIMITS: Limits = Limits { connections_max: CONNECTIONS_MAX, anybody_may_look: true };
+pub(super) const LIMITS: Limits = Limits { connections_max: CONNECTIONS_MAX, others_may_query: true };
 
 pub(super) struct Responder {
     volumes: Arc<Volumes>,

@@ -33,11 +33,11 @@ pub(crate) const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 pub(crate) struct Limits {
     pub(crate) connections_max: usize,
     /// Users whom the socket's mode admits may query.
-    pub(crate) anybody_may_look: bool,
+    pub(crate) others_may_query: bool,
 }
 
 /// For a mount process, whose socket is in a private directory of its user.
-pub(crate) const PRIVATE: Limits = Limits { connections_max: 32, anybody_may_look: false };
+pub(crate) const PRIVATE: Limits = Limits { connections_max: 32, others_may_query: false };
 
 /// Answers requests.
 pub(crate) trait Respond: Send + Sync + 'static {
@@ -107,7 +107,7 @@ pub(crate) fn start(listener: UnixListener, limits: Limits, respond: Arc<dyn Res
 }
 
 fn accept(listener: &UnixListener, limits: Limits, respond: &Arc<dyn Respond>, unanswered: &Arc<Unanswered>) {
-    let (all, looking) = (Slots::new(limits.connections_max), Slots::new(limits.connections_max / 4));
+    let (all, queries) = (Slots::new(limits.connections_max), Slots::new(limits.connections_max / 4));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
             // Most likely out of descriptors; the peer waits in the queue.
@@ -117,7 +117,7 @@ fn accept(listener: &UnixListener, limits: Limits, respond: &Arc<dyn Respond>, u
         let slots = match access(&stream, limits) {
             None => continue,
             Some(Access::All) => all.take().map(|slot| (Access::All, vec![slot])),
-            Some(Access::Look) => looking.take().zip(all.take()).map(|(one, other)| (Access::Look, vec![one, other])),
+            Some(Access::Query) => queries.take().zip(all.take()).map(|(one, other)| (Access::Query, vec![one, other])),
         };
         let Some((access, slots)) = slots else {
             let failure = Failure::busy("too many connections").advise("try again in a few seconds");
@@ -160,14 +160,14 @@ impl Drop for Slot {
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum Access {
     All,
-    Look,
+    Query,
 }
 
 /// V1.
 fn access(stream: &UnixStream, limits: Limits) -> Option<Access> {
     let peer = socket_peercred(stream).ok()?;
     let is_ours = peer.uid.is_root() || peer.uid == geteuid();
-    if is_ours { Some(Access::All) } else { limits.anybody_may_look.then_some(Access::Look) }
+    if is_ours { Some(Access::All) } else { limits.others_may_query.then_some(Access::Query) }
 }
 
 fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswered: &Unanswered) {
@@ -187,7 +187,7 @@ fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswer
         }
     };
     match parse(&line) {
-        Ok(message) if access == Access::Look && !message.body.only_looks() => {
+        Ok(message) if access == Access::Query && !message.body.is_query() => {
             let refused = || {
                 Failure::failed("no permission to change anything")
                     .advise("run the command as root or as the user of the process")
@@ -196,7 +196,7 @@ fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswer
             reply(&stream, Reply::Failed(failure));
         }
         Ok(message) => {
-            let _asked = unanswered.add();
+            let _pending = unanswered.add();
             let last = respond.respond(&message.volume, message.body, &|progress| reply(&stream, progress));
             reply(&stream, last);
         }
