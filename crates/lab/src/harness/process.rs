@@ -50,9 +50,7 @@ impl Process {
         })?;
         status.context("it has ended")
     }
-}
 
-impl Process {
     /// Kills it, unless it has ended.
     pub(crate) fn kill(&mut self) {
         if !matches!(self.0.try_wait(), Ok(Some(_))) {
