@@ -16,7 +16,7 @@ use crate::backend::NodeKind;
 use crate::cgroup::Memcg;
 use crate::error::FileError;
 use crate::errseq::ErrCursor;
-use crate::filemap::Readahead;
+use crate::filemap::{Reach, Readahead};
 use crate::inode::InodeRef;
 use crate::lock_order::{F_LOCK, LEAVES};
 use crate::writeback::WriterAccount;
@@ -60,10 +60,13 @@ impl File {
             return Err(FileError::NotAFile(inode.id()));
         }
         let sb = inode.super_block();
+        let engine = sb.engine();
+        let (arena_frames, wish_bytes) = (u64::from(engine.arena.frames()), sb.bdi().limits().readahead_bytes);
+        let reach = Reach::new(engine.tunables.readahead_pages, wish_bytes, arena_frames);
         let file = Self {
             inode: inode.clone(),
             wb_err: Mutex::new(F_LOCK, inode.errseq.sample()),
-            readahead: Readahead::new(),
+            readahead: Readahead::new(reach),
             reader: Mutex::new(LEAVES, Arc::downgrade(memcg)),
             memcg: Arc::clone(memcg),
             account: WriterAccount::new(),

@@ -54,6 +54,7 @@ impl Rig {
             units_in_flight: 2,
             max_file_bytes: 1 << 30,
             device: Some(1),
+            readahead_bytes: 0,
             reopens: true,
         };
         let backend = Arc::new(MemBackend::with_limits(limits));

@@ -86,6 +86,7 @@ fn limits() -> Limits {
         units_in_flight: 2,
         max_file_bytes: 1 << 30,
         device: Some(1),
+        readahead_bytes: 0,
         reopens: true,
     }
 }

@@ -57,7 +57,14 @@ impl Disk {
 
 /// The tunables of [`MemBackend::new`].
 pub(crate) fn limits() -> Limits {
-    Limits { max_file_bytes: 1 << 44, unit_bytes: MAX_UNIT_BYTES, units_in_flight: 8, device: None, reopens: true }
+    Limits {
+        max_file_bytes: 1 << 44,
+        unit_bytes: MAX_UNIT_BYTES,
+        units_in_flight: 8,
+        device: None,
+        readahead_bytes: 0,
+        reopens: true,
+    }
 }
 
 /// An engine with one volume.

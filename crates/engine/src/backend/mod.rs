@@ -107,6 +107,10 @@ pub struct Limits {
     /// Volumes with the same number share a device: a sync on one holds background writes of the others back. `None`:
     /// the volume shares its device with no other.
     pub device: Option<u64>,
+    /// How much to read ahead of a sequential reader, so that the latency of the backend does not slow it down. 0 leaves
+    /// it to [`Tunables::readahead_pages`](crate::Tunables::readahead_pages), which otherwise only switches readahead
+    /// off.
+    pub readahead_bytes: u64,
     /// Whether a node with a name can always be reopened by its handle. If not, the engine keeps the nodes of open
     /// files open.
     pub reopens: bool,

@@ -6,9 +6,11 @@
 use std::fmt;
 
 use slackwater_arena::{Gather, Scatter};
+use slackwater_sync::lock::Mutex;
 
 use crate::backend::{Done, Node};
 use crate::error::{BackendError, ErrorKind};
+use crate::lock_order::LEAVES;
 
 type WriteDone = Box<dyn FnOnce(Gather, Result<usize, BackendError>) + Send>;
 type ReadDone = Box<dyn FnOnce(Scatter, Result<usize, BackendError>) + Send>;
@@ -19,12 +21,27 @@ pub struct WriteUnit {
     offset_bytes: u64,
     len_bytes: usize,
     refills: bool,
-    pending: Option<(Gather, WriteDone)>,
+    is_for_sync: bool,
+    /// The lock is never contended: it makes units `Sync`, so that a backend can lend their bytes to several threads.
+    pending: Option<(Gather, Mutex<WriteDone>)>,
 }
 
 impl WriteUnit {
     pub(crate) fn new(node: Node, offset_bytes: u64, len_bytes: usize, frames: Gather, done: WriteDone) -> Self {
-        Self { node, offset_bytes, len_bytes, refills: false, pending: Some((frames, done)) }
+        let pending = Some((frames, Mutex::new(LEAVES, done)));
+        Self { node, offset_bytes, len_bytes, refills: false, is_for_sync: false, pending }
+    }
+
+    /// A sync waits for the unit.
+    #[must_use]
+    pub fn for_sync(mut self, is_for_sync: bool) -> Self {
+        self.is_for_sync = is_for_sync;
+        self
+    }
+
+    /// Whether a sync waits for it. A backend that gathers or queues units should write it before others.
+    pub fn is_for_sync(&self) -> bool {
+        self.is_for_sync
     }
 
     /// The file was truncated to nothing, and these bytes replace its former content. They are to become durable soon:
@@ -83,7 +100,7 @@ impl WriteUnit {
     /// later. Zero counts as a failure.
     pub fn complete(mut self, written: Result<usize, BackendError>) {
         if let Some((frames, done)) = self.pending.take() {
-            done(frames, written);
+            done.into_inner()(frames, written);
         }
     }
 }
@@ -91,7 +108,7 @@ impl WriteUnit {
 impl Drop for WriteUnit {
     fn drop(&mut self) {
         if let Some((frames, done)) = self.pending.take() {
-            done(frames, Err(ErrorKind::Abandoned.into()));
+            done.into_inner()(frames, Err(ErrorKind::Abandoned.into()));
         }
     }
 }

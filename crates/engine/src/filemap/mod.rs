@@ -18,7 +18,7 @@ mod write_terms;
 pub(crate) use fsync::write_back;
 
 pub use landed::LandingFrames;
-pub(crate) use readahead::Readahead;
+pub(crate) use readahead::{Reach, Readahead};
 pub use request::{ReadFlags, ReadRequest, WaitFor, WriteFlags, WriteRequest};
 pub(crate) use truncate::{truncate, zero_tail};
 pub use write::Written;

@@ -148,9 +148,8 @@ impl File {
     /// Starts the next readahead if a reader that found all of `pages` in the cache has reached its trigger.
     pub(super) fn read_ahead_of(&self, pages: &Range<PageIndex>, flags: ReadFlags) {
         let inode = self.inode.arc();
-        let max_pages = u64::from(inode.super_block().engine().tunables.readahead_pages);
         // A reader with only hits does not wait for the backend. If the node is not open, the next miss opens it.
-        if let Some(ahead) = self.readahead.hit(pages, max_pages)
+        if let Some(ahead) = self.readahead.hit(pages)
             && let Some(node) = inode.open_node()
         {
             fetch(inode, &node, ahead, &self.reader(), flags, |_| None);
@@ -159,8 +158,7 @@ impl File {
 
     /// The range to fetch for the missing page at `index` of a read that ends at `end`.
     fn ahead(&self, index: PageIndex, end: PageIndex, sequential: bool) -> Range<PageIndex> {
-        let max_pages = u64::from(self.inode.super_block().engine().tunables.readahead_pages);
-        self.readahead.miss(index, end, sequential, max_pages)
+        self.readahead.miss(index, end, sequential)
     }
 }
 

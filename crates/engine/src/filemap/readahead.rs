@@ -4,6 +4,9 @@
 //! next window is fetched when the reader reaches the last quarter of this one. Any other reader gets only what it asks
 //! for.
 //!
+//! A far backend needs more data in flight than a reader consumes in a quarter of a window. There the windows start
+//! larger, grow by a factor of four, and the next one is fetched as soon as the reader enters this one.
+//!
 //! # Memory ordering
 //! The words are hints. Two threads that share a description spoil each other's guess, but nothing else. Every read
 //! stores to one of them, so they have a cache line of their own. Otherwise, a read would slow down readers of an
@@ -18,14 +21,42 @@ use std::ops::Range;
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 
 use crate::super_block::HIT_BATCH_PAGES;
-use crate::units::PageIndex;
+use crate::units::{PAGE_BYTES, PageIndex};
 
 /// Window of the first sequential miss, in pages.
 const FIRST_WINDOW: u64 = 16;
+/// The same for a far backend: 1 MiB.
+const FIRST_FAR_WINDOW: u64 = 256;
+
+/// The largest window of a volume.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum Reach {
+    /// In pages; 0 reads only what is asked for.
+    Near(u64),
+    /// Of a backend with much latency.
+    Far(u64),
+}
+
+impl Reach {
+    /// From the tunable, the wish of the backend, and the frames of the arena. A window never takes more than a
+    /// sixteenth of the arena because of the backend.
+    pub(crate) fn new(tunable_pages: u32, backend_bytes: u64, arena_frames: u64) -> Self {
+        let near = u64::from(tunable_pages);
+        let far = (backend_bytes / PAGE_BYTES).min(arena_frames / 16);
+        if near == 0 || far <= near { Self::Near(near) } else { Self::Far(far) }
+    }
+
+    fn max_pages(self) -> u64 {
+        match self {
+            Self::Near(pages) | Self::Far(pages) => pages,
+        }
+    }
+}
 
 /// See the [module documentation](self).
 #[repr(align(64))]
 pub(crate) struct Readahead {
+    reach: Reach,
     /// Page after the last one read.
     next: AtomicU64,
     /// Pages fetched by the last window.
@@ -39,9 +70,9 @@ pub(crate) struct Readahead {
 }
 
 impl Readahead {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(reach: Reach) -> Self {
         let zero = || AtomicU64::new(0);
-        Self { next: zero(), window: zero(), trigger: AtomicU64::new(u64::MAX), end: zero(), found: zero() }
+        Self { reach, next: zero(), window: zero(), trigger: AtomicU64::new(u64::MAX), end: zero(), found: zero() }
     }
 
     /// Counts `pages` that a read found in the cache. Returns the pages to add to the counters, once they are enough
@@ -77,23 +108,18 @@ impl Readahead {
     }
 
     /// The range to fetch after a read that found all of `pages` in the cache, if any.
-    pub(crate) fn hit(&self, pages: &Range<PageIndex>, max_pages: u64) -> Option<Range<PageIndex>> {
+    pub(crate) fn hit(&self, pages: &Range<PageIndex>) -> Option<Range<PageIndex>> {
         if pages.end.0 <= self.trigger.load(Ordering::Relaxed) {
             return None;
         }
         let start = self.end.load(Ordering::Relaxed).max(pages.end.0);
-        Some(self.window(start, max_pages))
+        Some(self.window(start))
     }
 
     /// The range to fetch for a read that extends to `end` and misses the page at `missing`: at least that page, and
-    /// at most `max_pages`. If `max_pages` is 0, it is the range being read.
-    pub(crate) fn miss(
-        &self,
-        missing: PageIndex,
-        end: PageIndex,
-        sequential: bool,
-        max_pages: u64,
-    ) -> Range<PageIndex> {
+    /// at most the largest window. If that is 0, it is the range being read.
+    pub(crate) fn miss(&self, missing: PageIndex, end: PageIndex, sequential: bool) -> Range<PageIndex> {
+        let max_pages = self.reach.max_pages();
         if max_pages == 0 {
             return missing..end;
         }
@@ -103,15 +129,24 @@ impl Readahead {
             self.trigger.store(u64::MAX, Ordering::Relaxed);
             return missing..wanted;
         }
-        missing..self.window(missing.0, max_pages).end.max(wanted)
+        missing..self.window(missing.0).end.max(wanted)
     }
 
-    fn window(&self, start: u64, max_pages: u64) -> Range<PageIndex> {
-        let window = (self.window.load(Ordering::Relaxed) * 2).clamp(FIRST_WINDOW.min(max_pages), max_pages);
+    fn window(&self, start: u64) -> Range<PageIndex> {
+        let max_pages = self.reach.max_pages();
+        let (factor, first) = match self.reach {
+            Reach::Near(_) => (2, FIRST_WINDOW),
+            Reach::Far(_) => (4, FIRST_FAR_WINDOW),
+        };
+        let window = (self.window.load(Ordering::Relaxed) * factor).clamp(first.min(max_pages), max_pages);
         let end = start + window;
+        let left = match self.reach {
+            Reach::Near(_) => window / 4,
+            Reach::Far(_) => window,
+        };
         self.window.store(window, Ordering::Relaxed);
         self.end.store(end, Ordering::Relaxed);
-        self.trigger.store(end - window / 4, Ordering::Relaxed);
+        self.trigger.store(end - left, Ordering::Relaxed);
         PageIndex(start)..PageIndex(end)
     }
 }
@@ -126,15 +161,15 @@ mod tests {
 
     #[test]
     fn a_sequential_reader_gets_growing_windows_before_it_needs_them() {
-        let ahead = Readahead::new();
+        let ahead = Readahead::new(Reach::Near(256));
         assert!(ahead.begin(&pages(0, 1)));
-        assert_eq!(ahead.miss(PageIndex(0), PageIndex(1), true, 256), pages(0, 16));
+        assert_eq!(ahead.miss(PageIndex(0), PageIndex(1), true), pages(0, 16));
         let mut fetched_to = 16;
         let mut windows = Vec::new();
         for at in 1..2000 {
             assert!(at < fetched_to, "page {at} was not fetched in time");
             assert!(ahead.begin(&pages(at, at + 1)));
-            if let Some(window) = ahead.hit(&pages(at, at + 1), 256) {
+            if let Some(window) = ahead.hit(&pages(at, at + 1)) {
                 assert_eq!(window.start.0, fetched_to);
                 fetched_to = window.end.0;
                 windows.push(window.end.0 - window.start.0);
@@ -145,11 +180,41 @@ mod tests {
 
     #[test]
     fn a_random_reader_gets_what_it_asked_for() {
-        let ahead = Readahead::new();
+        let ahead = Readahead::new(Reach::Near(256));
         assert!(!ahead.begin(&pages(77, 79)));
-        assert_eq!(ahead.miss(PageIndex(77), PageIndex(79), false, 256), pages(77, 79));
+        assert_eq!(ahead.miss(PageIndex(77), PageIndex(79), false), pages(77, 79));
         assert!(!ahead.begin(&pages(5, 6)));
-        assert_eq!(ahead.miss(PageIndex(5), PageIndex(6), false, 256), pages(5, 6));
-        assert_eq!(ahead.hit(&pages(5, 6), 256), None);
+        assert_eq!(ahead.miss(PageIndex(5), PageIndex(6), false), pages(5, 6));
+        assert_eq!(ahead.hit(&pages(5, 6)), None);
+    }
+
+    #[test]
+    fn a_reader_of_a_far_backend_is_ahead_by_a_whole_window() {
+        let ahead = Readahead::new(Reach::Far(8192));
+        assert!(ahead.begin(&pages(0, 1)));
+        let mut fetched_to = ahead.miss(PageIndex(0), PageIndex(1), true).end.0;
+        assert_eq!(fetched_to, 256);
+        let mut windows = Vec::new();
+        for at in 0..60_000 {
+            assert!(ahead.begin(&pages(at, at + 1)));
+            if let Some(window) = ahead.hit(&pages(at, at + 1)) {
+                assert_eq!(window.start.0, fetched_to);
+                fetched_to = window.end.0;
+                windows.push(window.end.0 - window.start.0);
+            }
+            let last = *windows.last().expect("the first hit fetches");
+            assert!(fetched_to - at >= last, "page {at} has less than a window ahead");
+        }
+        assert_eq!(windows[..4], [1024, 4096, 8192, 8192]);
+    }
+
+    #[test]
+    fn the_reach_follows_the_tunable_the_backend_and_the_arena() {
+        let (mib, large) = (1 << 20, 1 << 20);
+        assert_eq!(Reach::new(256, 0, large), Reach::Near(256));
+        assert_eq!(Reach::new(0, 64 * mib, large), Reach::Near(0));
+        assert_eq!(Reach::new(256, 64 * mib, large), Reach::Far(16_384));
+        assert_eq!(Reach::new(256, 64 * mib, 65_536), Reach::Far(4096));
+        assert_eq!(Reach::new(256, 64 * mib, 4096), Reach::Near(256));
     }
 }

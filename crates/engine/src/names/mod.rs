@@ -45,14 +45,23 @@ impl SuperBlock {
     /// # Errors
     /// The backend fails; `NotFound` if there is no such name.
     pub fn lookup(self: &Arc<Self>, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<InodeRef, FileError> {
-        self.alive()?;
-        let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
-        let inode = self.find_node(|done| Call::Lookup { dir, name, done })?;
+        let inode = self.lookup_unchecked(dir, name)?;
         if inode.kind() == NodeKind::File {
             // Asks the backend only if the attributes look as if another program had changed the file.
             self.revalidate(&inode, Duration::MAX)?;
         }
         Ok(inode)
+    }
+
+    /// The same without a check whether another program has changed the file. The caller [checks](Self::revalidate)
+    /// it, and so learns of the change.
+    ///
+    /// # Errors
+    /// See [`lookup`](Self::lookup).
+    pub fn lookup_unchecked(self: &Arc<Self>, dir: &InodeRef, name: impl AsRef<OsStr>) -> Result<InodeRef, FileError> {
+        self.alive()?;
+        let (dir, name) = (dir.node()?, name.as_ref().to_os_string());
+        Ok(self.find_node(|done| Call::Lookup { dir, name, done })?)
     }
 
     /// Finds a node by the number of its handle ([`FileHandle::number`]), whichever process made the handle.

@@ -214,13 +214,14 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
     let end_bytes = unit.next().offset_bytes().min(unit.size_bytes);
     let len_bytes = (end_bytes - offset_bytes) as usize;
     let Some(node) = inode.state.lock().node.clone() else { unreachable!("N2: a dirty inode has its node") };
-    let gate_bytes = matches!(class, UnitClass::Background(_)).then_some(len_bytes as u64);
+    let is_for_sync = matches!(class, UnitClass::Sync);
+    let gate_bytes = (!is_for_sync).then_some(len_bytes as u64);
     if let Some(bytes) = gate_bytes {
         inode.units.fetch_add(1, Ordering::AcqRel);
         bdi.gate.unit_started(bytes);
     }
     tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = inode.id().ino, offset_bytes, len_bytes,
-        sync = matches!(class, UnitClass::Sync), "wbc_writepage");
+        sync = is_for_sync, "wbc_writepage");
     sb.pin();
     let change = inode.begin_change();
     let owner = Arc::clone(inode);
@@ -239,7 +240,8 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
         sb.unpin(); // W4: after dropping the inode
     };
     let unit = WriteUnit::new(node, offset_bytes, len_bytes, unit.frames, Box::new(done));
-    bdi.backend.submit(Call::Write(unit.refilling(inode.emptied.load(Ordering::Acquire))));
+    let unit = unit.refilling(inode.emptied.load(Ordering::Acquire)).for_sync(is_for_sync);
+    bdi.backend.submit(Call::Write(unit));
 }
 
 /// Completes a unit: pages that were written wait for a commit, the others are dirty again.

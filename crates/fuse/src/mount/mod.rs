@@ -8,6 +8,7 @@ mod fusermount;
 use std::fmt::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
@@ -40,6 +41,9 @@ pub struct MountOptions {
     pub dontcache: bool,
     /// Limit of bytes in one READ, if below the kernel's own.
     pub max_read: Option<u32>,
+    /// How long the kernel may cache names and attributes, and the engine those of the backend. Changes of the backend
+    /// that were not made through this mount may stay unnoticed for twice this time.
+    pub cache_timeout: Duration,
 }
 
 impl Default for MountOptions {
@@ -55,6 +59,7 @@ impl Default for MountOptions {
             noexec: false,
             dontcache: false,
             max_read: None,
+            cache_timeout: Duration::from_secs(1),
         }
     }
 }

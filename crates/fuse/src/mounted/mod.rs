@@ -131,7 +131,7 @@ impl MountedVolume {
         options: &MountOptions,
         tenancy: Option<Arc<Tenancy>>,
     ) -> Result<Arc<Self>, MountVolumeError> {
-        let volume = Volume::new(&sb, tenancy, options.dontcache)?;
+        let volume = Volume::new(&sb, tenancy, options)?;
         let started = start::start(pool, &volume, mountpoint, options);
         let Started { session, dev, missing } = started.inspect_err(|_| volume.tear_down())?;
         volume.register_prune_hook();

@@ -14,9 +14,6 @@ use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
 use crate::volume::nodes::Node;
 
-/// How long the kernel may cache names and attributes, and the engine those of the backend.
-pub(super) const CACHE_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// Preferred I/O size, as in `st_blksize`.
 const BLOCK_BYTES: u32 = 4096;
 
@@ -62,36 +59,52 @@ fn attr_of(inode: &InodeRef, attr: &Attr) -> abi::Attr {
     to_wire(attr, if attr.kind == NodeKind::File { inode.unclean_bytes() } else { 0 })
 }
 
-/// Seconds for which the kernel may cache attributes. A write by another user clears setuid and setgid, and the kernel
-/// does not re-check the mode after it, so such files are not cached.
-fn attr_valid_secs(attr: &Attr) -> u64 {
-    let may_lose_a_mode = attr.kind == NodeKind::File && attr.mode & 0o6000 != 0;
-    if may_lose_a_mode { 0 } else { CACHE_TIMEOUT.as_secs() }
-}
-
-fn attr_out(inode: &InodeRef, attr: &Attr) -> AttrOut {
-    AttrOut { attr_valid: attr_valid_secs(attr), attr_valid_nsec: 0, dummy: 0, attr: attr_of(inode, attr) }
-}
-
-/// The entry for a name that leads to `node`.
-pub(super) fn entry_out(node: &Node) -> EntryOut {
-    let (generation, attr) = (node.generation().into(), node.inode.attr());
-    let attr_valid = attr_valid_secs(&attr);
-    EntryOut { nodeid: node.id(), generation, attr_valid, attr: attr_of(&node.inode, &attr), ..no_entry() }
-}
-
-/// The entry for a name that does not exist, which the kernel may cache as well.
-pub(super) fn no_entry() -> EntryOut {
-    EntryOut { entry_valid: CACHE_TIMEOUT.as_secs(), attr_valid: CACHE_TIMEOUT.as_secs(), ..EntryOut::default() }
-}
-
 impl Volume {
-    /// The attributes of an inode, at most [`CACHE_TIMEOUT`] old, and whether it was changed from outside the mount. In
+    /// How long the kernel may cache attributes. A write by another user clears setuid and setgid, and the kernel does
+    /// not re-check the mode after it, so such files are not cached.
+    fn attr_timeout(&self, attr: &Attr) -> Duration {
+        let may_lose_a_mode = attr.kind == NodeKind::File && attr.mode & 0o6000 != 0;
+        if may_lose_a_mode { Duration::ZERO } else { self.cache_timeout }
+    }
+
+    fn attr_out(&self, inode: &InodeRef, attr: &Attr) -> AttrOut {
+        let valid = self.attr_timeout(attr);
+        let (attr_valid, attr_valid_nsec) = (valid.as_secs(), valid.subsec_nanos());
+        AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: attr_of(inode, attr) }
+    }
+
+    /// The entry for a name that leads to `node`.
+    pub(super) fn entry_out(&self, node: &Node) -> EntryOut {
+        let (generation, attr) = (node.generation().into(), node.inode.attr());
+        let valid = self.attr_timeout(&attr);
+        EntryOut {
+            nodeid: node.id(),
+            generation,
+            attr_valid: valid.as_secs(),
+            attr_valid_nsec: valid.subsec_nanos(),
+            attr: attr_of(&node.inode, &attr),
+            ..self.no_entry()
+        }
+    }
+
+    /// The entry for a name that does not exist, which the kernel may cache as well.
+    pub(super) fn no_entry(&self) -> EntryOut {
+        let (secs, nsec) = (self.cache_timeout.as_secs(), self.cache_timeout.subsec_nanos());
+        EntryOut {
+            entry_valid: secs,
+            attr_valid: secs,
+            entry_valid_nsec: nsec,
+            attr_valid_nsec: nsec,
+            ..EntryOut::default()
+        }
+    }
+
+    /// The attributes of an inode, at most as old as the kernel may cache them, and whether it was changed from outside the mount. In
     /// that case the kernel is notified to drop its cached pages and attributes, since it does not detect the change
     /// itself.
     pub(super) fn revalidate(&self, inode: &InodeRef) -> Result<(Attr, bool), FileError> {
         let earlier = (inode.size_bytes(), inode.mtime());
-        let attr = self.sb.revalidate(inode, CACHE_TIMEOUT)?;
+        let attr = self.sb.revalidate(inode, self.cache_timeout)?;
         // A concurrent write through this mount looks the same; it costs the kernel a few cached pages.
         let is_changed = attr.kind == NodeKind::File && earlier != (attr.size_bytes, attr.mtime);
         if is_changed && let Some((notifier, node)) = self.notifier.get().zip(self.nodes.number_of(inode.id())) {
@@ -103,14 +116,14 @@ impl Volume {
     /// GETATTR.
     pub(super) fn getattr(&self, node: &Node) -> Result<Answer, Failure> {
         let (attr, _) = self.revalidate(&node.inode)?;
-        Ok(Answer::Attr(attr_out(&node.inode, &attr)))
+        Ok(Answer::Attr(self.attr_out(&node.inode, &attr)))
     }
 
     /// SETATTR.
     pub(super) fn setattr(&self, node: &Arc<Node>, args: &SetattrIn) -> Result<Answer, Failure> {
         let inode = &node.inode;
         self.change(node, args)?;
-        Ok(Answer::Attr(attr_out(inode, &inode.attr())))
+        Ok(Answer::Attr(self.attr_out(inode, &inode.attr())))
     }
 
     fn change(&self, node: &Arc<Node>, args: &SetattrIn) -> Result<(), FileError> {

@@ -12,7 +12,6 @@ use slackwater::{ErrorKind, FileError};
 use crate::parse::Operation;
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
-use crate::volume::attributes::entry_out;
 use crate::volume::errno::{self, Failure};
 use crate::volume::nodes::Node;
 
@@ -60,7 +59,7 @@ impl Volume {
         if node.inode.kind() == NodeKind::File {
             self.revalidate(&node.inode)?;
         }
-        Ok(Answer::Entry(entry_out(node)))
+        Ok(Answer::Entry(self.entry_out(node)))
     }
 }
 

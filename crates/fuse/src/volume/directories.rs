@@ -22,7 +22,6 @@ use crate::abi::{EntryOut, ReadIn};
 use crate::dirents::{Dirents, Full};
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
-use crate::volume::attributes::no_entry;
 use crate::volume::errno::Failure;
 use crate::volume::lock_order::DIRECTORY;
 use crate::volume::nodes::Node;
@@ -113,7 +112,7 @@ impl Listing<'_> {
         for (at, name) in [".", ".."].iter().enumerate().skip(offset as usize) {
             let own = self.dir.inode.id().ino;
             let ino = if at == 0 { own } else { self.dir.parent_ino.load(Ordering::Relaxed) };
-            if self.push(&no_entry(), ino, at as u64 + 1, DT_DIR, OsStr::new(name)).is_err() {
+            if self.push(&self.volume.no_entry(), ino, at as u64 + 1, DT_DIR, OsStr::new(name)).is_err() {
                 return Ok(());
             }
         }

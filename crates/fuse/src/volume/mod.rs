@@ -48,6 +48,7 @@ use slackwater::{FileError, SuperBlock};
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, OnceLock};
 
+use crate::mount::MountOptions;
 use crate::notifier::Notifier;
 use crate::tenancy::Tenancy;
 use blocking::Backlog;
@@ -70,6 +71,8 @@ pub(crate) struct Volume {
     tenancy: Option<Arc<Tenancy>>,
     /// Whether data stays out of the cache unless the file or the tenant says otherwise.
     dontcache: AtomicBool,
+    /// How long the kernel may cache names and attributes, and the engine those of the backend.
+    cache_timeout: Duration,
     backlog: Backlog,
     notifier: OnceLock<Notifier>,
     /// The same notifier, if the kernel supports prune notifications.
@@ -80,15 +83,14 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Prepares a volume to be served; no request arrives yet. With `dontcache`, data read and written through it stays
-    /// out of the cache.
+    /// Prepares a volume to be served with the `dontcache` and `cache_timeout` of `options`; no request arrives yet.
     ///
     /// # Errors
     /// The volume is unmounted.
     pub(crate) fn new(
         sb: &Arc<SuperBlock>,
         tenancy: Option<Arc<Tenancy>>,
-        dontcache: bool,
+        options: &MountOptions,
     ) -> Result<Arc<Self>, FileError> {
         Ok(Arc::new(Self {
             sb: Arc::clone(sb),
@@ -96,7 +98,8 @@ impl Volume {
             handles: Handles::new(),
             worker: Worker::new(),
             tenancy,
-            dontcache: AtomicBool::new(dontcache),
+            dontcache: AtomicBool::new(options.dontcache),
+            cache_timeout: options.cache_timeout,
             backlog: Backlog::new(),
             notifier: OnceLock::new(),
             pruner: OnceLock::new(),

@@ -13,7 +13,7 @@ use crate::abi::{CreateIn, EntryOut, MknodIn};
 use crate::request::RequestHeader;
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
-use crate::volume::attributes::{entry_out, no_entry, rdev_from_wire};
+use crate::volume::attributes::rdev_from_wire;
 use crate::volume::errno::Failure;
 use crate::volume::nodes::Node;
 use crate::volume::open_files::Opener;
@@ -43,14 +43,14 @@ impl Volume {
         if inode.kind() == NodeKind::File {
             self.revalidate(&inode)?;
         }
-        Ok(entry_out(&*self.node_in(dir, inode)?))
+        Ok(self.entry_out(&*self.node_in(dir, inode)?))
     }
 
     /// LOOKUP.
     pub(super) fn lookup(&self, dir: &Node, name: &OsStr) -> Result<Answer, Failure> {
-        match self.sb.lookup(&dir.inode, name) {
+        match self.sb.lookup_unchecked(&dir.inode, name) {
             Ok(inode) => Ok(Answer::Entry(self.entry(dir, inode)?)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Answer::Entry(no_entry())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Answer::Entry(self.no_entry())),
             Err(error) => Err(error.into()),
         }
     }
@@ -65,7 +65,7 @@ impl Volume {
         creator: Creator,
     ) -> Result<Answer, Failure> {
         let inode = self.unfrozen(|| self.sb.make_as(&dir.inode, name, what.clone(), mode & 0o7777, creator))?;
-        Ok(Answer::Entry(entry_out(&*self.node_in(dir, inode)?)))
+        Ok(Answer::Entry(self.entry_out(&*self.node_in(dir, inode)?)))
     }
 
     /// The kind of node that MKNOD creates.
@@ -116,7 +116,7 @@ impl Volume {
         let node = self.node_in(dir, inode)?;
         Self::mark_unset(&node);
         match self.open_handle(&node, flags, opener) {
-            Ok((handle, open_flags)) => Ok(Answer::Created(entry_out(&node), handle, open_flags)),
+            Ok((handle, open_flags)) => Ok(Answer::Created(self.entry_out(&node), handle, open_flags)),
             Err(failure) => {
                 self.nodes.forget(node.id(), 1);
                 Err(failure)
@@ -127,7 +127,7 @@ impl Volume {
     /// LINK.
     pub(super) fn link(&self, node: &Node, dir: &Node, name: &OsStr) -> Result<Answer, Failure> {
         self.unfrozen(|| self.sb.link(&node.inode, &dir.inode, name))?;
-        Ok(Answer::Entry(entry_out(&*self.node_in(dir, node.inode.clone())?)))
+        Ok(Answer::Entry(self.entry_out(&*self.node_in(dir, node.inode.clone())?)))
     }
 
     /// UNLINK and RMDIR.

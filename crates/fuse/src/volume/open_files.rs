@@ -199,7 +199,7 @@ mod tests {
         let arena = Arena::create(&ArenaConfig::memfd(8 << 20)).expect("an arena");
         let engine = Engine::new(arena, std::sync::Arc::new(SystemClock), Tunables::default());
         let sb = engine.mount("memory", std::sync::Arc::new(MemBackend::new())).expect("a volume");
-        let volume = Volume::new(&sb, None, false).expect("a volume to serve");
+        let volume = Volume::new(&sb, None, &crate::mount::MountOptions::default()).expect("a volume to serve");
         let inode = sb.make(&sb.root().expect("a root"), "a", NewNode::File, 0o644).expect("a file");
         let node = volume.nodes.look_up(inode).expect("not the root");
         let opener = |dontcache| Opener { memcg: Arc::clone(sb.root_memcg()), dontcache };

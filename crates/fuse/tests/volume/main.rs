@@ -15,6 +15,7 @@ mod cgroups;
 mod configured;
 mod dontcache;
 mod flags;
+mod foreign;
 mod handles;
 mod lifetimes;
 mod listing;

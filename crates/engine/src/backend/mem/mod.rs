@@ -66,6 +66,7 @@ impl MemBackend {
             unit_bytes: MAX_UNIT_BYTES,
             units_in_flight: 8,
             device: None,
+            readahead_bytes: 0,
             reopens: true,
         })
     }

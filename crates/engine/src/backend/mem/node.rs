@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use crate::backend::mem::blocks::Blocks;
 use crate::backend::{DirEntry, NodeKind};
-use crate::units::Timestamp;
+use crate::units::{PAGE_BYTES, Timestamp};
 
 /// A node without its names.
 #[derive(Clone)]
@@ -62,6 +62,14 @@ impl Body {
             Self::Directory(_) => NodeKind::Directory,
             Self::Symlink(_) => NodeKind::Symlink,
             Self::Special { .. } => NodeKind::Special,
+        }
+    }
+
+    pub(super) fn allocated_bytes(&self) -> u64 {
+        match self {
+            Self::File(blocks) => blocks.allocated_bytes(),
+            Self::Directory(_) => PAGE_BYTES,
+            Self::Symlink(_) | Self::Special { .. } => 0,
         }
     }
 }

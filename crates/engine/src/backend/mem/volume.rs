@@ -300,7 +300,7 @@ impl Volume {
     }
 
     pub(super) fn blocks_free(&self) -> u64 {
-        let used: u64 = self.live.values().map(|live| allocated_bytes(&live.node.body)).sum();
+        let used: u64 = self.live.values().map(|live| live.node.body.allocated_bytes()).sum();
         self.blocks.saturating_sub(used / PAGE_BYTES)
     }
 
@@ -339,7 +339,7 @@ impl Volume {
             gid: attrs.gid,
             rdev,
             size_bytes,
-            allocated_bytes: allocated_bytes(&node.body),
+            allocated_bytes: node.body.allocated_bytes(),
             atime: attrs.atime,
             mtime: attrs.mtime,
             ctime: attrs.ctime,
@@ -378,22 +378,26 @@ impl Volume {
         }
     }
 
+    /// Checks a rename, in the order of Linux: names, then loops, then kinds.
     fn check_rename(
         &self,
         (ino, from_dir): (u64, u64),
         (replaced, to_dir): (Option<u64>, u64),
         mode: RenameMode,
     ) -> Answer<()> {
-        if self.is_within(to_dir, ino) {
+        match (mode, replaced) {
+            (RenameMode::Exchange, None) => return Err(ErrorKind::NotFound.into()),
+            (RenameMode::NoReplace, Some(_)) => return Err(ErrorKind::Exists.into()),
+            (_, _) => {}
+        }
+        let exchanged = replaced.filter(|_| mode == RenameMode::Exchange);
+        if self.is_within(to_dir, ino) || exchanged.is_some_and(|other| self.is_within(from_dir, other)) {
             return Err(ErrorKind::Invalid.into());
         }
         let body = |ino: u64| &self.live[&ino].node.body;
         let is_directory = body(ino).kind() == NodeKind::Directory;
-        match (mode, replaced) {
-            (RenameMode::Exchange, None) => Err(ErrorKind::NotFound.into()),
-            (RenameMode::Exchange, Some(other)) if self.is_within(from_dir, other) => Err(ErrorKind::Invalid.into()),
-            (RenameMode::NoReplace, Some(_)) => Err(ErrorKind::Exists.into()),
-            (RenameMode::Replace | RenameMode::Whiteout, Some(other)) if other != ino => match body(other) {
+        match replaced.filter(|other| *other != ino && exchanged.is_none()) {
+            Some(other) => match body(other) {
                 Body::Directory(_) if !is_directory => Err(ErrorKind::IsDirectory.into()),
                 Body::Directory(entries) if !entries.is_empty() => Err(ErrorKind::NotEmpty.into()),
                 Body::File(_) | Body::Symlink(_) | Body::Special { .. } if is_directory => {
@@ -401,7 +405,7 @@ impl Volume {
                 }
                 Body::Directory(_) | Body::File(_) | Body::Symlink(_) | Body::Special { .. } => Ok(()),
             },
-            (_, _) => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -487,13 +491,5 @@ pub(super) fn blocks_mut(body: &mut Body) -> Answer<&mut Blocks> {
         Body::File(blocks) => Ok(blocks),
         Body::Directory(_) => Err(ErrorKind::IsDirectory.into()),
         Body::Symlink(_) | Body::Special { .. } => Err(ErrorKind::Invalid.into()),
-    }
-}
-
-fn allocated_bytes(body: &Body) -> u64 {
-    match body {
-        Body::File(blocks) => blocks.allocated_bytes(),
-        Body::Directory(_) => PAGE_BYTES,
-        Body::Symlink(_) | Body::Special { .. } => 0,
     }
 }
