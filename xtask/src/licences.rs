@@ -5,13 +5,15 @@ use serde_json::Value;
 use crate::cargo::Cargo;
 
 /// Licences that ask for no more than attribution. Copyleft per file (MPL) is left out on purpose.
-const ACCEPTED: [&str; 11] = [
+/// `CDLA-Permissive-2.0` is that of Mozilla's list of certificate authorities, which is data.
+const ACCEPTED: [&str; 12] = [
     "0BSD",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "BSD-2-Clause",
     "BSD-3-Clause",
     "CC0-1.0",
+    "CDLA-Permissive-2.0",
     "ISC",
     "MIT",
     "Unicode-3.0",

@@ -5,20 +5,38 @@ use super::scan::named;
 use super::tree::{File, Tree};
 
 /// Folder of a crate, and the crates of ours that it may use.
-const CRATES: [(&str, &[&str]); 8] = [
+const CRATES: [(&str, &[&str]); 10] = [
     ("crates/sync", &[]),
     ("crates/arena", &["slackwater-sync"]),
     ("crates/engine", &["slackwater-sync", "slackwater-arena"]),
     ("crates/backends", &["slackwater", "slackwater-sync", "slackwater-arena"]),
+    ("crates/object", &["slackwater", "slackwater-sync"]),
     ("crates/fuse", &["slackwater", "slackwater-sync", "slackwater-arena"]),
-    ("crates/cli", &["slackwater", "slackwater-arena", "slackwater-backends", "slackwater-fuse"]),
-    ("crates/lab", &["slackwater", "slackwater-sync", "slackwater-arena", "slackwater-backends", "slackwater-fuse"]),
+    ("crates/cli", &["slackwater", "slackwater-arena", "slackwater-backends", "slackwater-fuse", "slackwater-object"]),
+    (
+        "crates/lab",
+        &[
+            "slackwater",
+            "slackwater-sync",
+            "slackwater-arena",
+            "slackwater-backends",
+            "slackwater-fuse",
+            "slackwater-object",
+            "slackwater-s3-server",
+        ],
+    ),
+    ("crates/s3-server", &[]),
     ("xtask", &[]),
 ];
 
 /// The crates that tests may use beyond [`CRATES`].
-const CRATES_IN_TESTS: [(&str, &str); 2] =
-    [("crates/backends", "slackwater-backends"), ("crates/fuse", "slackwater-backends")];
+const CRATES_IN_TESTS: [(&str, &str); 5] = [
+    ("crates/backends", "slackwater-backends"),
+    ("crates/fuse", "slackwater-backends"),
+    ("crates/object", "slackwater-arena"),
+    ("crates/object", "slackwater-backends"),
+    ("crates/object", "slackwater-s3-server"),
+];
 
 /// Modules of the engine, top to bottom: a module may use those above its group, and those of its own group.
 /// The one group of several is the knot of mutual references; a new member needs an ADR.

@@ -1,0 +1,179 @@
+//! The passes of a check in their order, and the rounds of a repair.
+
+use object_store::ObjectStore;
+use object_store::path::Path;
+use slackwater::BackendError;
+use slackwater_sync::shim::Arc;
+
+use crate::check::checksums::Verifier;
+use crate::check::inodes::Nodes;
+use crate::check::names;
+use crate::check::problem::Problem;
+use crate::check::repair::repair_one;
+use crate::check::report::{FINDINGS_MAX, FsckFinding, FsckReport};
+use crate::check::segments::Segments;
+use crate::check::snapshot::Snapshot;
+use crate::format::Key;
+use crate::tree::Tree;
+use crate::volume::Progress;
+
+/// A repair may show errors that were hidden before; after this many rounds it gives up.
+const ROUNDS_MAX: u32 = 100;
+/// Records between two reports of progress.
+const PROGRESS_RECORDS: u64 = 1024;
+
+/// The volume to check.
+#[derive(Clone)]
+pub(crate) struct Subject {
+    /// Rooted at the prefix of the volume.
+    pub(crate) store: Arc<dyn ObjectStore>,
+    /// The folder of SlateDB's files.
+    pub(crate) tree: Path,
+    /// The salt of [`hash_of_name`](crate::format::hash_of_name).
+    pub(crate) salt: u64,
+    /// Whether to read all data too.
+    pub(crate) data: bool,
+}
+
+/// The errors and counts that the passes collect.
+pub(super) struct Findings<'a> {
+    pub(super) report: FsckReport,
+    /// At most [`FINDINGS_MAX`].
+    pub(super) problems: Vec<Problem>,
+    more: u64,
+    /// A record of extents could not be read: what uses which bytes is not known.
+    pub(super) lacks_extents: bool,
+    progress: &'a mut dyn FnMut(Progress),
+    step: &'static str,
+    done: u64,
+}
+
+impl Findings<'_> {
+    pub(super) fn add(&mut self, problem: Problem) {
+        self.lacks_extents |= matches!(problem, Problem::Undecodable(Key::Chunk { .. }, _));
+        if self.problems.len() < FINDINGS_MAX {
+            self.problems.push(problem);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// Says that `records` more were read in a step.
+    pub(super) fn step(&mut self, step: &'static str, records: u64) {
+        if self.step != step {
+            (self.step, self.done) = (step, 0);
+        }
+        if self.done.is_multiple_of(PROGRESS_RECORDS) {
+            (self.progress)(Progress { step, done: self.done, of: None });
+        }
+        self.done += records;
+    }
+}
+
+/// Checks a volume.
+///
+/// # Errors
+/// The store's.
+pub(crate) async fn check(subject: &Subject, progress: &mut dyn FnMut(Progress)) -> Result<FsckReport, BackendError> {
+    Ok(examine(subject, progress).await?.0)
+}
+
+/// Checks a volume that `tree` has open for writing, and repairs what can be repaired.
+///
+/// # Errors
+/// The store's, or those of a commit.
+pub(crate) async fn repair(
+    subject: &Subject,
+    tree: &Tree,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<FsckReport, BackendError> {
+    let mut repaired = Vec::new();
+    let mut rounds = 0;
+    loop {
+        let (mut report, problems) = examine(subject, progress).await?;
+        rounds += 1;
+        let before = repaired.len();
+        for (problem, finding) in problems.iter().zip(&report.findings).filter(|_| rounds <= ROUNDS_MAX) {
+            let attempt = tree.run(|view| repair_one(view, problem)).await;
+            match attempt {
+                Ok(true) => repaired.push(FsckFinding { is_repaired: true, ..finding.clone() }),
+                Ok(false) => {}
+                // The records that the repair needs are damaged themselves, and may be repaired in this round.
+                Err(error) => tracing::warn!(%problem, %error, "not repaired"),
+            }
+        }
+        tree.commit().await?;
+        if repaired.len() == before {
+            report.findings.splice(0..0, repaired);
+            return Ok(report);
+        }
+    }
+}
+
+/// One check: the report, and the errors in the order of its findings.
+async fn examine(
+    subject: &Subject,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(FsckReport, Vec<Problem>), BackendError> {
+    let mut snapshot = Snapshot::open(subject.store.clone(), subject.tree.clone()).await?;
+    let result = examine_snapshot(subject, &mut snapshot, progress).await;
+    snapshot.close().await;
+    result
+}
+
+async fn examine_snapshot(
+    subject: &Subject,
+    snapshot: &mut Snapshot,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(FsckReport, Vec<Problem>), BackendError> {
+    let findings = &mut Findings {
+        report: FsckReport::default(),
+        problems: Vec::new(),
+        more: 0,
+        lacks_extents: false,
+        progress,
+        step: "",
+        done: 0,
+    };
+    for records in &mut snapshot.unknown {
+        while let Some((_, _)) = records.next(|problem| findings.add(problem)).await? {}
+    }
+    let mut segments = Segments::read(snapshot, &*subject.store, findings).await?;
+    let mut verifier = subject.data.then(|| Verifier::new(subject.store.clone(), snapshot.reader.clone()));
+    let mut nodes = Nodes::read(snapshot, &mut segments, verifier.as_mut(), findings).await?;
+    let mut paths = names::read(snapshot, subject.salt, &mut nodes, findings).await?;
+    names::finish(&mut nodes, findings);
+    segments.finish(findings);
+    check_counters(snapshot, &nodes, findings);
+    names::find_paths(snapshot, &nodes, &mut paths, findings).await?;
+
+    let problems = std::mem::take(&mut findings.problems);
+    let mut report = std::mem::take(&mut findings.report);
+    report.more_findings = findings.more;
+    report.errors_left = problems.len() as u64 + findings.more;
+    report.findings = problems
+        .iter()
+        .map(|problem| {
+            let path = problem.ino().and_then(|ino| paths.of(ino));
+            let text = path.map_or_else(|| problem.to_string(), |path| format!("{}: {problem}", path.display()));
+            FsckFinding { severity: problem.severity(), text, is_repaired: false }
+        })
+        .collect();
+    Ok((report, problems))
+}
+
+fn check_counters(snapshot: &Snapshot, nodes: &Nodes, findings: &mut Findings<'_>) {
+    let Some(counters) = snapshot.counters else { return findings.add(Problem::NoCounters) };
+    let (is, should) = (counters.inodes, nodes.len());
+    if is != should {
+        findings.add(Problem::WrongInodes { is, should });
+    }
+    let (is, should) = (counters.data_bytes, nodes.data_bytes);
+    if is != should && !findings.lacks_extents {
+        findings.add(Problem::WrongDataBytes { is, should });
+    }
+    let (is, should) = (counters.next_ino, nodes.last().saturating_add(1).max(2));
+    if is < should {
+        findings.add(Problem::WrongNextIno { is, should });
+    }
+}

@@ -1,0 +1,4 @@
+//! Each kind of damage is made on purpose, found, repaired, and then gone.
+
+mod damage;
+mod rig;

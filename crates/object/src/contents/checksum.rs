@@ -1,0 +1,51 @@
+//! Checksums of stored ranges, by blocks.
+
+use bytes::Bytes;
+
+use crate::format::CHECKSUM_BLOCK_BYTES;
+
+/// The checksums of the blocks of a range that comes in pieces.
+pub(crate) fn of_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<u32> {
+    let (mut sums, mut sum, mut left) = (Vec::new(), 0, CHECKSUM_BLOCK_BYTES as usize);
+    for mut piece in pieces {
+        while !piece.is_empty() {
+            let (part, rest) = piece.split_at(piece.len().min(left));
+            sum = crc32c::crc32c_append(sum, part);
+            (piece, left) = (rest, left - part.len());
+            if left == 0 {
+                sums.push(sum);
+                (sum, left) = (0, CHECKSUM_BLOCK_BYTES as usize);
+            }
+        }
+    }
+    if left != CHECKSUM_BLOCK_BYTES as usize {
+        sums.push(sum);
+    }
+    sums
+}
+
+/// The number of the first block of `bytes` that does not have its checksum.
+pub(crate) fn first_wrong(bytes: &Bytes, sums: &[u32]) -> Option<usize> {
+    let blocks = bytes.chunks(CHECKSUM_BLOCK_BYTES as usize);
+    blocks.zip(sums).position(|(block, sum)| crc32c::crc32c(block) != *sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksums_do_not_depend_on_the_pieces() {
+        let bytes = Bytes::from_iter((0..200_000_u32).map(|at| (at * 7 + at / 251) as u8));
+        let whole = of_pieces([bytes.as_ref()]);
+        assert_eq!(whole.len(), 4);
+        for len in [1, 4096, 65_535, 65_536, 65_537, 131_072] {
+            assert_eq!(of_pieces(bytes.chunks(len)), whole, "pieces of {len}");
+        }
+        assert_eq!(of_pieces([]), Vec::<u32>::new());
+        assert_eq!(first_wrong(&bytes, &whole), None);
+        let mut wrong = bytes.to_vec();
+        wrong[131_072] ^= 1;
+        assert_eq!(first_wrong(&wrong.into(), &whole), Some(2));
+    }
+}

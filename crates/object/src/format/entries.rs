@@ -1,0 +1,70 @@
+//! Directory entries: the names of one hash.
+
+use bytes::{BufMut, BytesMut};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use crate::format::codec::{Corrupt, Decode, Encode, Input, put_bytes, put_varint};
+
+/// One name.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: OsString,
+    pub(crate) ino: u64,
+    /// The type bits of the node's mode.
+    pub(crate) type_bits: u32,
+}
+
+impl Entry {
+    /// A free index: between names that keep theirs. Only this entry has an empty name.
+    pub(crate) const FREE: Self = Self { name: OsString::new(), ino: 0, type_bits: 0 };
+
+    /// Whether the index is free.
+    pub(crate) fn is_free(&self) -> bool {
+        self.name.is_empty()
+    }
+}
+
+/// The names of a directory whose hashes are equal: nearly always one. The last is never [free](Entry::FREE).
+#[derive(Clone, Eq, PartialEq, Debug, Default)]
+pub(crate) struct Entries(pub(crate) Vec<Entry>);
+
+/// The hash of a name in a directory of a volume. The two lowest bits are 0: they number the entries of one hash in
+/// [cookies](slackwater::backend::DirEntry::cookie). The highest is 0 too, since Linux passes cookies as `off_t`.
+/// A cookie of 0 would be the start of the listing, so the hash is at least 4.
+pub(crate) fn hash_of_name(salt: u64, name: &OsStr) -> u64 {
+    // FNV-1a over salt and name, then a full mix: collisions cannot be made without the salt of the volume.
+    let mut hash = 0xcbf2_9ce4_8422_2325 ^ salt;
+    for byte in name.as_bytes() {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    hash ^= hash >> 32;
+    hash = hash.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    hash ^= hash >> 32;
+    ((hash & (u64::MAX >> 1)) & !3).max(4)
+}
+
+impl Encode for Entries {
+    fn encode_to(&self, out: &mut BytesMut) {
+        put_varint(out, self.0.len() as u64);
+        for entry in &self.0 {
+            put_varint(out, entry.ino);
+            out.put_u32_le(entry.type_bits);
+            put_bytes(out, entry.name.as_bytes());
+        }
+    }
+}
+
+impl Decode for Entries {
+    fn decode_from(input: &mut Input<'_>) -> Result<Self, Corrupt> {
+        let count = input.varint()?;
+        let mut entries = Vec::new();
+        for _ in 0..count {
+            let ino = input.varint()?;
+            let type_bits = input.u32()?;
+            let name = OsString::from_vec(input.bytes()?.to_vec());
+            entries.push(Entry { name, ino, type_bits });
+        }
+        Ok(Self(entries))
+    }
+}

@@ -1,0 +1,49 @@
+//! Repairs and collections: work on a volume that is not mounted, as its writer.
+
+use slackwater::{BackendError, ErrorKind};
+use slackwater_sync::shim::Arc;
+
+use crate::clock;
+use crate::format::VolumeRecord;
+use crate::opened::{COMMIT_AGE, SYNC_LIMIT, guard, place, refused};
+use crate::store::{Location, Store};
+use crate::tree::{Tree, TreeOptions};
+use crate::volume::VolumeError;
+use crate::writer::{Claim, ClaimError, Claims};
+
+/// The tree of a volume, held with a claim.
+pub(crate) struct Maintenance {
+    pub(crate) tree: Arc<Tree>,
+    claim: Arc<Claim>,
+}
+
+impl Maintenance {
+    /// Claims the volume and opens its tree.
+    ///
+    /// # Errors
+    /// The store's, or a process has the volume or has left it without unmounting: its local log may have changes that
+    /// only a mount can bring back, and that are lost once there is a later writer.
+    pub(crate) async fn begin(location: &Location, store: &Store, record: &VolumeRecord) -> Result<Self, VolumeError> {
+        let claims = Claims::new(store.hasty.clone());
+        if claims.is_left_behind().await.map_err(|error| refused(ClaimError::Store(error)))? {
+            let text = "its last writer ended without unmounting it. Mount the volume and unmount it first";
+            return Err(VolumeError::Store(BackendError::new(ErrorKind::Busy, text)));
+        }
+        let claim = Arc::new(claims.acquire(false, clock::unix_ms()).await.map_err(refused)?);
+        let salt = record.salt().unwrap_or_default();
+        let options = TreeOptions { salt, commit_age: COMMIT_AGE, sync_limit: SYNC_LIMIT, log: None };
+        let opened = Tree::open(place(location, store, guard(&claim)), options).await;
+        let (tree, _) = opened.map_err(VolumeError::Store)?;
+        Ok(Self { tree, claim })
+    }
+
+    /// Commits, and gives the volume back. Returns the `outcome` of the work if that succeeds.
+    ///
+    /// # Errors
+    /// Those of the work, or the store's.
+    pub(crate) async fn end<T>(self, outcome: Result<T, BackendError>) -> Result<T, VolumeError> {
+        let closed = self.tree.close().await;
+        self.claim.release(clock::unix_ms()).await.map_err(refused)?;
+        closed.and(outcome).map_err(VolumeError::Store)
+    }
+}

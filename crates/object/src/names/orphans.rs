@@ -1,0 +1,51 @@
+//! Nodes without a name: open files that were removed or never had one.
+
+use slackwater::ErrorKind;
+
+use crate::contents::map::{self, Step};
+use crate::format::{Decode, Inode, Key, Orphan, Xattr};
+use crate::names::{corrupt, inode};
+use crate::tree::{Stop, View};
+
+/// Some nodes without a name, with numbers from `first` on.
+pub(crate) fn orphans(view: &mut View<'_>, first: u64, limit: usize) -> Result<Vec<u64>, Stop> {
+    let found = view.scan(Key::Orphan(first), Key::Orphan(u64::MAX), limit)?;
+    let number = |(key, _)| if let Key::Orphan(ino) = key { Some(ino) } else { None };
+    Ok(found.into_iter().filter_map(number).collect())
+}
+
+/// Frees a part of a node that has no name and is not open. Returns whether nothing is left.
+pub(crate) fn free_step(view: &mut View<'_>, ino: u64) -> Result<bool, Stop> {
+    if view.get(Key::Orphan(ino))?.is_none() {
+        return Ok(true);
+    }
+    if view.get(Key::Inode(ino))?.is_none() {
+        view.delete(Key::Orphan(ino));
+        return Ok(true);
+    }
+    if map::free(view, ino)? != Step::Done {
+        return Ok(false);
+    }
+    let orphan = inode(view, ino)?;
+    for number in large_xattrs(&orphan) {
+        view.delete(Key::Xattr { ino, number });
+    }
+    view.delete(Key::Inode(ino));
+    view.delete(Key::Orphan(ino));
+    view.count(-1, 0);
+    Ok(true)
+}
+
+/// Whether a node without a name never had one.
+pub(super) fn may_get_a_name(view: &mut View<'_>, ino: u64) -> Result<bool, Stop> {
+    let key = Key::Orphan(ino);
+    let bytes = view.get(key)?.ok_or(ErrorKind::NotFound)?;
+    Ok(Orphan::decode(&bytes).map_err(|error| corrupt(key, &error))?.never_named)
+}
+
+fn large_xattrs(inode: &Inode) -> impl Iterator<Item = u64> + '_ {
+    inode.xattrs.iter().filter_map(|(_, value)| match value {
+        Xattr::Apart(number) => Some(*number),
+        Xattr::Here(_) => None,
+    })
+}

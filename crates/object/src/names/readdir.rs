@@ -1,0 +1,48 @@
+//! Reading directories.
+//!
+//! A cookie is the hash of a name with its index among the names of that hash: it does not change while the name exists
+//! (N3), and continues the listing after the name is removed.
+
+use slackwater::backend::{DirEntry, NodeKind};
+
+use crate::format::{Decode, Entries, Inode, Key};
+use crate::names::{corrupt, directory, inode};
+use crate::tree::{Stop, View};
+
+/// The most hashes of one answer.
+const HASHES_PER_CALL: usize = 512;
+/// The bits of a cookie that are the index of a name.
+const INDEX: u64 = 3;
+
+/// The entries after `cookie`; empty at the end.
+///
+/// # Errors
+/// `NotDirectory`.
+pub(crate) fn readdir(view: &mut View<'_>, dir: u64, cookie: u64) -> Result<Vec<DirEntry>, Stop> {
+    directory(view, dir)?;
+    let (first, last) = (Key::Entries { dir, hash: cookie & !INDEX }, Key::Entries { dir, hash: u64::MAX });
+    let hashes = view.scan(first, last, HASHES_PER_CALL)?;
+    let mut found = Vec::with_capacity(hashes.len());
+    for (key, bytes) in hashes {
+        let Key::Entries { hash, .. } = key else { continue };
+        let entries = Entries::decode(&bytes).map_err(|error| corrupt(key, &error))?;
+        for (index, entry) in (0..).zip(entries.0) {
+            if hash | index > cookie && !entry.is_free() {
+                let kind = Some(NodeKind::of_mode(entry.type_bits));
+                found.push(DirEntry { cookie: hash | index, name: entry.name, ino: entry.ino, kind });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// As [`readdir`], with the inode of each entry.
+///
+/// # Errors
+/// `NotDirectory`.
+pub(crate) fn readdir_plus(view: &mut View<'_>, dir: u64, cookie: u64) -> Result<Vec<(DirEntry, Inode)>, Stop> {
+    let entries = readdir(view, dir, cookie)?;
+    let keys: Vec<Key> = entries.iter().map(|entry| Key::Inode(entry.ino)).collect();
+    view.expect(&keys)?;
+    entries.into_iter().map(|entry| inode(view, entry.ino).map(|inode| (entry, inode))).collect()
+}

@@ -1,0 +1,284 @@
+//! An open volume: what opening starts, and what closing stops.
+//!
+//! ```text
+//! open: volume.json -> claim -> SlateDB, with the claim confirmed -> local log -> freed nodes, heartbeat
+//! close: commit -> SlateDB closed -> claim released
+//! ```
+
+use std::fs::File;
+use std::io::Read;
+use std::time::Duration;
+
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use parking_lot::Mutex;
+use slackwater::{BackendError, ErrorKind};
+use slackwater_sync::shim::Arc;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::backend::Calls;
+use crate::clock;
+use crate::contents::{Reader, Writer};
+use crate::format::{Key, VOLUME_OBJECT, VolumeRecord};
+use crate::names;
+use crate::nodes::{OpenNodes, reap};
+use crate::segments::Segments;
+use crate::space;
+use crate::store::{Failure, Location, Store, classify, explain, make_place, of_store};
+use crate::tree::{Guard, Place, Tree, TreeOptions};
+use crate::volume::{OpenOptions, Role, VolumeError};
+use crate::writer::{Claim, ClaimError, Claims, HEARTBEAT, Holder};
+
+/// Changes are in the store this long after they were made, at the latest.
+pub(crate) const COMMIT_AGE: Duration = Duration::from_secs(5);
+/// A sync fails if the store has not taken the data for this long. The data is kept.
+pub(crate) const SYNC_LIMIT: Duration = Duration::from_secs(30);
+/// The folder of SlateDB's files.
+pub(crate) const META_FOLDER: &str = "meta";
+
+/// An open volume.
+pub(crate) struct Opened {
+    pub(crate) store: Store,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) calls: Calls,
+    /// Whether changes of a dead process were set aside.
+    pub(crate) is_overtaken: bool,
+    runtime: Handle,
+    /// `None`: it follows the writer.
+    claimed: Option<Claimed>,
+}
+
+/// The claim that makes this process the writer, and its tasks.
+struct Claimed {
+    claim: Arc<Claim>,
+    heart: JoinHandle<()>,
+    /// Compacts and collects.
+    keeper: JoinHandle<()>,
+    /// The process that has the volume instead of this one.
+    winner: Arc<Mutex<Option<Holder>>>,
+}
+
+/// Reads what volume is at a place.
+///
+/// # Errors
+/// There is none, or one of a newer format, or the store failed.
+pub(crate) async fn look(location: &Location, objects: &dyn ObjectStore) -> Result<VolumeRecord, VolumeError> {
+    let read = async { objects.get(&Path::from(VOLUME_OBJECT)).await?.bytes().await };
+    match read.await {
+        Ok(bytes) => VolumeRecord::decode(&bytes)
+            .map_err(|text| VolumeError::Unreadable { location: location.to_string(), text }),
+        Err(error) if classify(&error) == Failure::NotFound => Err(VolumeError::NoVolume(location.to_string())),
+        Err(error) => Err(explain(location, "open", &error)),
+    }
+}
+
+/// Makes an empty volume. The last step is `volume.json`, so that one that is there is complete.
+///
+/// # Errors
+/// There is one already, another process makes one, or the store failed.
+pub(crate) async fn make(location: &Location) -> Result<(), VolumeError> {
+    make_place(location)?;
+    let store = Store::connect(location, None)?;
+    match look(location, &*store.hasty).await {
+        Err(VolumeError::NoVolume(_)) => {}
+        Ok(_) => return Err(VolumeError::Exists(location.to_string())),
+        Err(error) => return Err(error),
+    }
+    let random = random().map_err(|error| VolumeError::Store(BackendError::new(ErrorKind::Io, error.to_string())))?;
+    let record = VolumeRecord::new(random, clock::unix_ms());
+    let claim = Arc::new(Claims::new(store.hasty.clone()).acquire(false, clock::unix_ms()).await.map_err(refused)?);
+    let options = TreeOptions {
+        salt: record.salt().unwrap_or_default(),
+        commit_age: COMMIT_AGE,
+        sync_limit: SYNC_LIMIT,
+        log: None,
+    };
+    let place = place(location, &store, guard(&claim));
+    let (tree, _) = Tree::open(place, options).await.map_err(VolumeError::Store)?;
+    let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let made = tree.run(|view| {
+        // An earlier attempt may have come this far.
+        if view.get(Key::Inode(names::ROOT))?.is_none() {
+            names::make_root(view, 0o755, owner);
+        }
+        Ok(())
+    });
+    made.await.map_err(VolumeError::Store)?;
+    tree.close().await.map_err(VolumeError::Store)?;
+    let body = record.encode();
+    let is_made = store.create(&Path::from(VOLUME_OBJECT), body).await;
+    if !is_made.map_err(|error| explain(location, "make", &error))? {
+        return Err(VolumeError::Exists(location.to_string()));
+    }
+    claim.release(clock::unix_ms()).await.map_err(refused)
+}
+
+impl Opened {
+    /// Opens a volume: for writing, or to follow the writer.
+    ///
+    /// # Errors
+    /// There is none, another process has it, or the store failed.
+    pub(crate) async fn open(location: &Location, options: &OpenOptions, runtime: Handle) -> Result<Self, VolumeError> {
+        let store = Store::connect(location, options.upload_limit_bytes_per_s)?;
+        let record = look(location, &*store.hasty).await?;
+        let id = record.id_bytes().unwrap_or_default();
+        if let Some(age) = options.follow {
+            return Self::follow(location, store, &record, age, runtime).await;
+        }
+        let claims = Claims::new(store.patient.clone());
+        let claim = Arc::new(claims.acquire(options.take_over, clock::unix_ms()).await.map_err(refused)?);
+        let tree_options = TreeOptions {
+            salt: record.salt().unwrap_or_default(),
+            commit_age: COMMIT_AGE,
+            sync_limit: SYNC_LIMIT,
+            log: options.log_dir.clone().map(|folder| (folder, id)),
+        };
+        let place = place(location, &store, guard(&claim));
+        let opened = Tree::open(place, tree_options).await;
+        let (tree, set_aside) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                // Nothing was written under the claim.
+                if let Err(error) = claim.release(clock::unix_ms()).await {
+                    tracing::debug!(%error, "releasing a claim");
+                }
+                return Err(VolumeError::Store(error));
+            }
+        };
+        for log in &set_aside {
+            tracing::error!(log = %log.display(), "another writer has had the volume: a local log was set aside");
+        }
+        let dev = u64::from_be_bytes(std::array::from_fn(|n| id[n]));
+        let (nodes, closed) = OpenNodes::new(dev);
+        runtime.spawn(reap(Arc::clone(&tree), Arc::downgrade(&nodes), closed));
+        let segments = Segments::new(store.patient.clone());
+        let reader = Reader::new(Arc::clone(&tree), segments.clone(), runtime.clone());
+        let writer = Writer::new(Arc::clone(&tree), segments.clone(), runtime.clone());
+        let keeper = space::start(&tree, segments, &runtime);
+        let calls = Calls::new(Arc::clone(&tree), nodes, reader, writer, runtime.clone());
+        let winner = Arc::default();
+        let heart = runtime.spawn(beat(Arc::clone(&claim), Arc::clone(&tree), Arc::clone(&winner)));
+        let is_overtaken = !set_aside.is_empty();
+        Ok(Self { store, tree, calls, is_overtaken, runtime, claimed: Some(Claimed { claim, heart, keeper, winner }) })
+    }
+
+    /// Opens a volume for reading.
+    async fn follow(
+        location: &Location,
+        store: Store,
+        record: &VolumeRecord,
+        age: Duration,
+        runtime: Handle,
+    ) -> Result<Self, VolumeError> {
+        let guard: Guard = Arc::new(|| Box::pin(async { Ok(()) }));
+        let salt = record.salt().unwrap_or_default();
+        let tree = Tree::follow(place(location, &store, guard), salt, age).await.map_err(VolumeError::Store)?;
+        let id = record.id_bytes().unwrap_or_default();
+        // Nodes without a name are the writer's.
+        let (nodes, _) = OpenNodes::new(u64::from_be_bytes(std::array::from_fn(|n| id[n])));
+        let segments = Segments::new(store.patient.clone());
+        let reader = Reader::new(Arc::clone(&tree), segments.clone(), runtime.clone());
+        let writer = Writer::new(Arc::clone(&tree), segments, runtime.clone());
+        let calls = Calls::new(Arc::clone(&tree), nodes, reader, writer, runtime.clone());
+        Ok(Self { store, tree, calls, is_overtaken: false, runtime, claimed: None })
+    }
+
+    /// The role of this process: the calls that it may make on the volume.
+    pub(crate) fn role(&self) -> Role {
+        match &self.claimed {
+            None => Role::Reader,
+            Some(claimed) if self.tree.status().is_fenced => Role::Fenced(claimed.winner.lock().clone()),
+            Some(_) => Role::Writer,
+        }
+    }
+
+    /// Commits what is left, and gives the volume back.
+    ///
+    /// # Errors
+    /// Those of the commit; the claim is given back nonetheless.
+    ///
+    /// # Blocking
+    /// For the store.
+    pub(crate) fn close(&self) -> Result<(), BackendError> {
+        self.stop_tasks();
+        self.runtime.block_on(async {
+            let committed = self.tree.close().await;
+            let Some(claimed) = &self.claimed else { return committed };
+            let released = claimed.claim.release(clock::unix_ms()).await;
+            if let Err(error) = released {
+                tracing::warn!(%error, "the volume could not be given back; it looks as if this process had died");
+            }
+            committed
+        })
+    }
+
+    fn stop_tasks(&self) {
+        if let Some(claimed) = &self.claimed {
+            claimed.heart.abort();
+            claimed.keeper.abort();
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.stop_tasks();
+    }
+}
+
+/// Confirms the claim from time to time, until it is lost.
+async fn beat(claim: Arc<Claim>, tree: Arc<Tree>, winner: Arc<Mutex<Option<Holder>>>) {
+    let mut commits = 0;
+    let mut last_commit = None;
+    loop {
+        sleep(HEARTBEAT).await;
+        let status = tree.status();
+        if status.commits > commits {
+            commits = status.commits;
+            last_commit = status.last_commit_age_ms.map(|age_ms| clock::unix_ms().saturating_sub(age_ms));
+        }
+        match claim.beat(clock::unix_ms(), last_commit).await {
+            Ok(()) => {}
+            Err(ClaimError::InUse(holder)) => {
+                *winner.lock() = Some(holder);
+                return tree.give_up();
+            }
+            Err(ClaimError::Store(error)) => tracing::warn!(%error, "the claim of the volume could not be confirmed"),
+        }
+    }
+}
+
+/// Confirms a claim for SlateDB.
+pub(crate) fn guard(claim: &Arc<Claim>) -> Guard {
+    let claim = Arc::clone(claim);
+    Arc::new(move || {
+        let claim = Arc::clone(&claim);
+        Box::pin(async move {
+            claim.confirm(clock::unix_ms()).await.map_err(|error| match error {
+                ClaimError::InUse(holder) => BackendError::new(ErrorKind::Stale, format!("the volume is {holder}")),
+                ClaimError::Store(error) => of_store(&error),
+            })
+        })
+    })
+}
+
+pub(crate) fn place(location: &Location, store: &Store, guard: Guard) -> Place {
+    // `object_store` cannot replace a file on a condition.
+    let has_if_match = location.local_directory().is_none();
+    Place { store: store.patient.clone(), path: Path::from(META_FOLDER), has_if_match, guard }
+}
+
+pub(crate) fn refused(error: ClaimError) -> VolumeError {
+    match error {
+        ClaimError::InUse(holder) => VolumeError::InUse(holder),
+        ClaimError::Store(error) => VolumeError::Store(of_store(&error)),
+    }
+}
+
+fn random() -> std::io::Result<[u8; 24]> {
+    let mut bytes = [0; 24];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}

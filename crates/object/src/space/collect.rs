@@ -1,0 +1,123 @@
+//! Removing dead segments, and objects that belong to none.
+
+use std::collections::HashSet;
+
+use futures::{StreamExt, TryStreamExt};
+use slackwater::BackendError;
+
+use crate::clock;
+use crate::format::{Collected, Encode, Key, SegmentId, SegmentPlace, VolumeKey};
+use crate::segments::{Segments, id_of};
+use crate::space::records::{self, Segment};
+use crate::tree::{Tree, View};
+use crate::volume::{GcOptions, GcReport, Progress};
+
+/// Objects that are removed together.
+const REMOVED_TOGETHER: usize = 1000;
+
+/// Removes the segments that have been dead for longer than the grace time, and the objects of this age that belong to
+/// no segment. It keeps the id of each segment in memory: about 3 MB for each TiB of a volume.
+///
+/// # Errors
+/// The store's. Removed segments stay removed; the next collection continues.
+pub(crate) async fn collect<P: FnMut(Progress) + ?Sized>(
+    tree: &Tree,
+    segments: &Segments,
+    options: &GcOptions,
+    progress: &mut P,
+) -> Result<GcReport, BackendError> {
+    let mut report = GcReport::default();
+    let kept = remove_dead(tree, segments, options, &mut report, progress).await?;
+    remove_orphans(tree, segments, options, &kept, &mut report, progress).await?;
+    Ok(report)
+}
+
+/// Removes dead segments, and returns the ids of all others that have objects.
+pub(super) async fn remove_dead<P: FnMut(Progress) + ?Sized>(
+    tree: &Tree,
+    segments: &Segments,
+    options: &GcOptions,
+    report: &mut GcReport,
+    progress: &mut P,
+) -> Result<HashSet<SegmentId>, BackendError> {
+    let (now_ms, grace_ms) = (clock::unix_ms(), options.grace.as_millis() as u64);
+    let (mut kept, mut dead, mut seen) = (HashSet::new(), Vec::new(), 0);
+    let each = |view: &mut View<'_>, segment: &Segment| {
+        let is_garbage = segment.is_garbage(now_ms, grace_ms);
+        if is_garbage && !options.dry_run {
+            view.delete(Key::Segment(segment.id));
+            if segment.record.place == SegmentPlace::Blob {
+                view.delete(Key::Blob(segment.id));
+            }
+        }
+        Ok(Some((*segment, is_garbage)))
+    };
+    records::for_each(tree, each, |(segment, is_garbage)| {
+        seen += 1;
+        if seen % 1000 == 0 {
+            progress(Progress { step: "reading segment records", done: seen, of: None });
+        }
+        let is_object = segment.record.place == SegmentPlace::Object;
+        if is_garbage {
+            report.deleted_bytes += segment.record.total_bytes;
+            report.deleted_objects += u64::from(is_object);
+            dead.extend(is_object.then_some(segment.id));
+        } else if is_object {
+            report.young_objects += u64::from(segment.is_dead());
+            kept.insert(segment.id);
+        }
+    })
+    .await?;
+    if options.dry_run {
+        kept.extend(dead);
+        return Ok(kept);
+    }
+    report.objects += dead.len() as u64;
+    if !dead.is_empty() {
+        tree.commit().await?; // G1
+        segments.delete(dead).await?;
+    }
+    Ok(kept)
+}
+
+/// Removes the objects that belong to no segment.
+async fn remove_orphans<P: FnMut(Progress) + ?Sized>(
+    tree: &Tree,
+    segments: &Segments,
+    options: &GcOptions,
+    kept: &HashSet<SegmentId>,
+    report: &mut GcReport,
+    progress: &mut P,
+) -> Result<(), BackendError> {
+    let (now_ms, grace_ms) = (clock::unix_ms(), options.grace.as_millis() as u64);
+    if !options.dry_run {
+        let collected = Collected { unix_ms: now_ms };
+        tree.run(|view| {
+            view.put(Key::Volume(VolumeKey::Collected), collected.encode());
+            Ok(())
+        })
+        .await?;
+        tree.commit().await?; // G1: the ids were read before
+    }
+    let mut objects = segments.list().try_chunks(REMOVED_TOGETHER);
+    while let Some(objects) = objects.next().await {
+        let mut orphans = Vec::new();
+        for object in objects.map_err(|failed| failed.1)? {
+            report.objects += 1;
+            let Some(id) = id_of(&object.location).filter(|id| !kept.contains(id)) else { continue };
+            let modified_ms = object.last_modified.timestamp_millis().max(0) as u64;
+            if now_ms.saturating_sub(modified_ms.max(id.unix_ms())) < grace_ms {
+                report.young_objects += 1;
+                continue;
+            }
+            report.deleted_objects += 1;
+            report.deleted_bytes += object.size;
+            orphans.push(id);
+        }
+        if !options.dry_run && !orphans.is_empty() {
+            segments.delete(orphans).await?;
+        }
+        progress(Progress { step: "listing objects", done: report.objects, of: None });
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! The store of a volume: where it is, how to reach it, what its errors mean.
+//!
+//! ```text
+//! PrefixStore -> Retry -> Count -> Limit -> layers of a test -> S3, GCS, Azure, directory, memory
+//! ```
+//!
+//! Everything else in this crate sees an [`ObjectStore`] rooted at the volume's prefix. Requests are repeated in
+//! one place, [`retry`]: the client of `object_store` and SlateDB do not repeat any.
+
+mod classify;
+mod connect;
+mod count;
+mod delay;
+mod doctor;
+mod environment;
+mod errors;
+mod failure;
+mod fault;
+mod limit;
+mod listing;
+mod location;
+mod patience;
+mod profile;
+mod request;
+mod retry;
+#[cfg(test)]
+mod tests;
+mod time;
+
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode};
+use slackwater_sync::shim::Arc;
+
+pub(crate) use classify::classify;
+pub(crate) use connect::make_place;
+pub use count::{Count, Counts};
+pub use delay::Delay;
+pub use doctor::{Finding, examine};
+pub use environment::Environment;
+pub(crate) use errors::{explain, of_database, of_store};
+pub use failure::Failure;
+pub use fault::{Fault, Rule};
+pub use location::Location;
+pub use patience::Patience;
+pub use request::{Layer, Layered, Operation, Request};
+use retry::Retry;
+
+use crate::volume::VolumeError;
+
+/// An open store. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    /// For work in the background: it waits long for a store that is slow or gone.
+    pub(crate) patient: Arc<dyn ObjectStore>,
+    /// For what a person waits for. The same store, counts and retry budget.
+    pub(crate) hasty: Arc<dyn ObjectStore>,
+    /// Whether it can replace an object on the condition that it is unchanged.
+    pub(crate) has_if_match: bool,
+    count: Arc<Count>,
+}
+
+impl Store {
+    /// Connects to the store of `location`. All paths are below its prefix. Sends no request.
+    ///
+    /// # Errors
+    /// [`VolumeError::Location`]: settings are missing or wrong, or a `file:` directory does not exist.
+    ///
+    /// # Blocking
+    /// Reads profiles and directories.
+    pub(crate) fn connect(location: &Location, upload_limit_bytes_per_s: Option<u64>) -> Result<Self, VolumeError> {
+        let mut objects = connect::connect(location)?;
+        if let Some(bytes_per_s) = upload_limit_bytes_per_s {
+            objects = Arc::new(Layered::new(Arc::new(limit::Limit::new(bytes_per_s)), objects));
+        }
+        let count = Arc::new(Count::default());
+        let objects = Arc::new(Layered::new(count.clone(), objects));
+        let patience = location.patience();
+        let patient = Retry::new(objects, patience.unwrap_or(Patience::LONG), location.has_attributes());
+        let hasty = patient.with(patience.unwrap_or(Patience::SHORT));
+        let has_if_match = location.has_attributes();
+        Ok(Self { patient: Arc::new(patient), hasty: Arc::new(hasty), has_if_match, count })
+    }
+
+    /// The requests that reached the store.
+    pub(crate) fn counts(&self) -> Counts {
+        self.count.counts()
+    }
+
+    /// Makes an object whose content is like no other's. False if there is another object of this name.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(crate) async fn create(&self, path: &Path, content: Bytes) -> Result<bool, Error> {
+        match self.hasty.put_opts(path, content.clone().into(), PutMode::Create.into()).await {
+            Ok(_) => Ok(true),
+            // It may be ours: a put whose reply was lost is repeated.
+            Err(Error::AlreadyExists { .. }) => Ok(self.hasty.get(path).await?.bytes().await? == content),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The layers themselves.
+
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode};
+use slackwater_sync::shim::Arc;
+use tokio::time::Instant;
+
+use crate::store::classify::classify;
+use crate::store::limit::Limit;
+use crate::store::{Count, Delay, Failure, Fault, Layered, Operation, Rule};
+
+fn faulty() -> (Arc<Fault>, Layered<Fault>) {
+    let fault = Arc::new(Fault::new());
+    (fault.clone(), Layered::new(fault, Arc::new(InMemory::new())))
+}
+
+#[tokio::test]
+async fn requests_and_bytes_are_counted_by_kind() {
+    let count = Arc::new(Count::default());
+    let store = Layered::new(count.clone(), Arc::new(InMemory::new()));
+    let path = Path::from("a");
+    store.put(&path, "12345".into()).await.expect("stored");
+    store.put_opts(&path, "123".into(), PutMode::Create.into()).await.expect_err("it exists");
+    assert_eq!(store.get_range(&path, 1..3).await.expect("a range"), "23");
+    store.head(&path).await.expect("it is there");
+    let _: Vec<_> = store.list(None).try_collect().await.expect("a listing");
+    store.delete(&path).await.expect("removed");
+    let counts = count.counts();
+    for operation in Operation::ALL {
+        let expected = u64::from(!matches!(operation, Operation::Update | Operation::Copy));
+        assert_eq!(counts.of(operation), expected, "{}", operation.name());
+    }
+    assert_eq!((counts.sent_bytes, counts.received_bytes, counts.failed), (8, 2, 1));
+    assert_eq!(counts.writes(), 2);
+    assert_eq!(count.counts().since(&counts).total(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delay_is_a_latency_and_a_bandwidth_per_request() {
+    let delay = Delay::new(Duration::from_millis(10)).on(Operation::Head, Duration::ZERO).bandwidth(1000);
+    let store = Layered::new(Arc::new(delay), Arc::new(InMemory::new()));
+    let start = Instant::now();
+    let put = |name: &'static str| {
+        let store = &store;
+        async move { store.put(&Path::from(name), vec![0; 100].into()).await }
+    };
+    futures::try_join!(put("a"), put("b")).expect("stored");
+    assert_eq!(start.elapsed(), Duration::from_millis(110), "at the same time");
+    store.get(&Path::from("a")).await.expect("there").bytes().await.expect("all of it");
+    assert_eq!(start.elapsed(), Duration::from_millis(220));
+    store.head(&Path::from("a")).await.expect("there");
+    assert_eq!(start.elapsed(), Duration::from_millis(220));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_limit_holds_over_many_requests() {
+    let store = Layered::new(Arc::new(Limit::new(1000)), Arc::new(InMemory::new()));
+    let start = Instant::now();
+    for number in 0..10 {
+        store.put(&Path::from(format!("{number}")), vec![0; 500].into()).await.expect("stored");
+    }
+    let elapsed = start.elapsed();
+    assert!((4..=5).contains(&elapsed.as_secs()), "{elapsed:?}");
+    store.get(&Path::from("0")).await.expect("there");
+    assert_eq!(start.elapsed(), elapsed, "reads are not limited");
+}
+
+#[tokio::test]
+async fn a_crash_point_ends_everything_before_or_after_a_request() {
+    for (rule, is_there) in [(Rule::crash_before(), false), (Rule::crash_after(), true)] {
+        let (fault, store) = faulty();
+        fault.add(rule.on(Operation::Put).nth(2));
+        store.put(&Path::from("1"), "x".into()).await.expect("before the crash");
+        let error = store.put(&Path::from("2"), "x".into()).await.expect_err("the crash");
+        assert_eq!(classify(&error), Failure::Crashed);
+        assert!(fault.is_crashed());
+        let error = store.get(&Path::from("1")).await.expect_err("after the crash");
+        assert_eq!(classify(&error), Failure::Crashed);
+        fault.revive();
+        assert_eq!(store.head(&Path::from("2")).await.is_ok(), is_there);
+        assert_eq!(fault.requests(), 4);
+    }
+}
+
+#[tokio::test]
+async fn a_request_under_way_at_a_crash_has_no_answer() {
+    let (fault, store) = faulty();
+    fault.add(Rule::hang().under("slow"));
+    fault.add(Rule::crash_before().under("last"));
+    let store = Arc::new(store);
+    let slow = tokio::spawn({
+        let store = store.clone();
+        async move { store.put(&Path::from("slow"), "x".into()).await }
+    });
+    fault.held(1).await;
+    store.put(&Path::from("last"), "x".into()).await.expect_err("the crash");
+    fault.release();
+    let error = slow.await.expect("no panic").expect_err("nobody hears the answer");
+    assert_eq!(classify(&error), Failure::Crashed);
+}
+
+#[tokio::test]
+async fn bodies_are_cut_or_corrupted_where_the_rule_says() {
+    let (fault, store) = faulty();
+    let path = Path::from("a");
+    store.put(&path, "12345".into()).await.expect("stored");
+    fault.add(Rule::truncate(2).next(1));
+    fault.add(Rule::corrupt(4).nth(1));
+    let read = async || store.get(&path).await.expect("there").bytes().await.expect("readable");
+    assert_eq!(read().await, "12");
+    assert_eq!(read().await, [b'1', b'2', b'3', b'4', !b'5'].as_slice());
+    assert_eq!(read().await, "12345");
+}

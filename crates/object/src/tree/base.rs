@@ -1,0 +1,331 @@
+//! SlateDB: the part of the tree that is in the store.
+//!
+//! SlateDB closes itself on errors that it cannot repair, such as a store that failed for longer than requests are
+//! repeated, and when another writer has opened it. Then it is opened again, unless the volume belongs to that writer.
+
+use std::ops::Bound;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use object_store::ObjectStore;
+use object_store::path::Path;
+use parking_lot::RwLock;
+use slackwater::{BackendError, ErrorKind};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+use slatedb::config::{CloseOptions, FlushOptions, FlushType};
+use slatedb::{CloseReason, Db, DbIterator, DbReader, DbReaderMode, WriteBatch};
+use tokio::time::timeout;
+
+use crate::format::Key;
+use crate::segments::Segments;
+use crate::tree::state::fenced;
+use crate::tree::{block_cache, settings};
+
+/// How long the tasks of SlateDB may take to end.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Finds out whether this process still has the volume. Its error is `Stale` if not.
+pub(crate) type Guard = Arc<dyn Fn() -> BoxFuture<'static, Result<(), BackendError>> + Send + Sync>;
+
+/// Where the tree of a volume is.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    /// The folder of SlateDB's files.
+    pub(crate) path: Path,
+    /// Whether the store can replace an object on the condition that it is unchanged.
+    pub(crate) has_if_match: bool,
+    /// Asked before and after each opening, since to open the tree fences the process that has it.
+    pub(crate) guard: Guard,
+}
+
+#[cfg(test)]
+impl Place {
+    /// Of a volume that no other process wants.
+    pub(crate) fn alone(store: Arc<dyn ObjectStore>) -> Self {
+        let guard: Guard = Arc::new(|| Box::pin(async { Ok(()) }));
+        Self { store, path: Path::from("meta"), has_if_match: true, guard }
+    }
+}
+
+/// See the [module documentation](self).
+pub(super) struct Base {
+    place: Place,
+    segments: Segments,
+    source: Source,
+    /// Held while it is opened again.
+    reopening: tokio::sync::Mutex<()>,
+    /// The epoch of the first opening: it names this writer.
+    epoch: u64,
+    /// Another writer has the volume. SlateDB is not opened any more.
+    is_lost: AtomicBool,
+    is_closed: AtomicBool,
+}
+
+/// How SlateDB is open.
+#[expect(clippy::large_enum_variant, reason = "there is one per volume")]
+enum Source {
+    Writer(RwLock<Db>),
+    /// It follows the writer.
+    Reader(DbReader),
+}
+
+impl Base {
+    /// Opens the tree for reading, in a state at most `age` older than that of the writer and one request.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(super) async fn follow(place: Place, age: Duration) -> Result<Self, BackendError> {
+        let reader = DbReader::builder(place.path.clone(), place.store.clone())
+            // Nothing is written: a reader needs no permission to write, and does not disturb the writer. Files that the
+            // reader still needs are kept for an hour; if it sleeps for longer, its calls fail until it has caught up.
+            .with_reader_mode(DbReaderMode::FollowLatest)
+            .with_db_cache(block_cache::new(), 0)
+            .with_options(settings::reader(age));
+        let source = Source::Reader(reader.build().await.map_err(error)?);
+        let segments = Segments::new(place.store.clone());
+        let reopening = tokio::sync::Mutex::new(());
+        Ok(Self {
+            place,
+            segments,
+            source,
+            reopening,
+            epoch: 0,
+            is_lost: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether it follows the writer.
+    pub(super) fn is_reader(&self) -> bool {
+        matches!(self.source, Source::Reader(_))
+    }
+
+    /// Opens the tree for writing, and fences every earlier writer.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(super) async fn open(place: Place) -> Result<Self, BackendError> {
+        let db = build(&place).await?;
+        let epoch = db.manifest().writer_epoch();
+        let reopening = tokio::sync::Mutex::new(());
+        let segments = Segments::new(place.store.clone());
+        let source = Source::Writer(RwLock::new(db));
+        Ok(Self {
+            place,
+            segments,
+            source,
+            reopening,
+            epoch,
+            is_lost: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Names this writer among all writers of the volume.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(super) async fn get(&self, key: Key) -> Result<Option<Bytes>, BackendError> {
+        let found = match &self.source {
+            Source::Writer(_) => self.with_db(|db| async move { db.get(key.encode()).await }).await?,
+            Source::Reader(reader) => reader.get(key.encode()).await.map_err(error)?,
+        };
+        // SlateDB returns a part of a block, and would keep all of it in memory.
+        Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    /// The first `limit` keys of a range, with their values.
+    ///
+    /// # Errors
+    /// The store's, or a key that is not of this format.
+    pub(super) async fn scan(
+        &self,
+        first: Bound<Key>,
+        last: Key,
+        limit: usize,
+    ) -> Result<Vec<(Key, Bytes)>, BackendError> {
+        let range = (first.map(encoded), Bound::Included(encoded(last)));
+        let pairs = match &self.source {
+            Source::Writer(_) => {
+                self.with_db(|db| {
+                    let range = range.clone();
+                    async move { collect(db.scan_with_options(range, &settings::scan()).await?, limit).await }
+                })
+                .await?
+            }
+            Source::Reader(reader) => {
+                let entries = reader.scan_with_options(range, &settings::scan()).await.map_err(error)?;
+                collect(entries, limit).await.map_err(error)?
+            }
+        };
+        pairs
+            .into_iter()
+            .map(|(key, value)| {
+                let key = Key::decode(&key).map_err(|bad| BackendError::new(ErrorKind::Io, bad.to_string()))?;
+                Ok((key, value))
+            })
+            .collect()
+    }
+
+    /// Makes a batch durable: one PUT.
+    ///
+    /// # Errors
+    /// The store's. It may be durable nonetheless; to repeat it is harmless.
+    pub(super) async fn write(&self, batch: WriteBatch) -> Result<(), BackendError> {
+        let written = self.with_db(|db| {
+            let batch = batch.clone();
+            async move {
+                db.write(batch).await?;
+                db.flush_with_options(FlushOptions { flush_type: FlushType::Wal }).await
+            }
+        });
+        let result = written.await;
+        if result.is_err()
+            && let Ok(db) = self.db()
+        {
+            // SlateDB does not survive a log that it could not write, but may not have noticed yet.
+            stop(&db).await;
+        }
+        result
+    }
+
+    /// Stores the memtable as a table, which shortens the log that the next mount reads.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(super) async fn store_table(&self) -> Result<(), BackendError> {
+        let db = self.db()?;
+        db.flush_with_options(FlushOptions { flush_type: FlushType::MemTable }).await.map_err(error)
+    }
+
+    /// The segments beside the tree.
+    pub(super) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// Stops SlateDB. Changes that are not durable are not written.
+    pub(super) async fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        match &self.source {
+            Source::Writer(db) => {
+                let db = db.read().clone();
+                stop(&db).await;
+            }
+            Source::Reader(reader) => {
+                if let Err(error) = reader.close().await {
+                    tracing::debug!(%error, "closing SlateDB");
+                }
+            }
+        }
+    }
+
+    /// Runs `operation`, and once more if it finds SlateDB closed and it could be opened again.
+    async fn with_db<T, F>(&self, operation: impl Fn(Db) -> F) -> Result<T, BackendError>
+    where
+        F: Future<Output = Result<T, slatedb::Error>>,
+    {
+        let db = self.db()?;
+        match operation(db).await {
+            Ok(value) => Ok(value),
+            Err(failure) if is_closed(&failure) || self.db()?.status().close_reason.is_some() => {
+                let db = self.reopen().await?;
+                operation(db).await.map_err(error)
+            }
+            Err(failure) => Err(error(failure)),
+        }
+    }
+
+    /// The database, opened again if it is closed.
+    async fn reopen(&self) -> Result<Db, BackendError> {
+        let _one_at_a_time = self.reopening.lock().await;
+        let db = self.db()?;
+        match db.status().close_reason {
+            None => return Ok(db),
+            Some(_) if self.is_closed.load(Ordering::Acquire) => return Err(ErrorKind::NotMounted.into()),
+            Some(reason) => tracing::warn!(?reason, "SlateDB has closed itself: opening it again"),
+        }
+        if self.is_lost.load(Ordering::Acquire) {
+            return Err(fenced());
+        }
+        stop(&db).await;
+        let db = build(&self.place).await.inspect_err(|error| {
+            if error.kind() == ErrorKind::Stale {
+                self.give_up();
+            }
+        })?;
+        if let Source::Writer(current) = &self.source {
+            *current.write() = db.clone();
+        }
+        Ok(db)
+    }
+
+    /// Says that another writer has the volume.
+    pub(super) fn give_up(&self) {
+        self.is_lost.store(true, Ordering::Release);
+    }
+
+    fn db(&self) -> Result<Db, BackendError> {
+        match &self.source {
+            Source::Writer(db) => Ok(db.read().clone()),
+            Source::Reader(_) => Err(ErrorKind::ReadOnly.into()),
+        }
+    }
+}
+
+async fn build(place: &Place) -> Result<Db, BackendError> {
+    (place.guard)().await?;
+    let builder = Db::builder(place.path.clone(), place.store.clone())
+        .with_settings(settings::writer(place.has_if_match))
+        .with_db_cache(block_cache::new(), 0)
+        .with_sst_block_size(settings::BLOCK_SIZE);
+    let db = builder.build().await.map_err(error)?;
+    match (place.guard)().await {
+        Ok(()) => Ok(db),
+        Err(error) => {
+            stop(&db).await;
+            Err(error)
+        }
+    }
+}
+
+/// Ends the tasks of a database, or lets them end by themselves if they wait for the store.
+async fn stop(db: &Db) {
+    let closed = timeout(STOP_LIMIT, db.close_with_options(CloseOptions { flush_type: None })).await;
+    if !matches!(closed, Ok(Ok(()))) {
+        tracing::debug!(?closed, "closing SlateDB");
+    }
+}
+
+async fn collect(mut entries: DbIterator, limit: usize) -> Result<Vec<(Bytes, Bytes)>, slatedb::Error> {
+    let mut pairs = Vec::new();
+    while pairs.len() < limit
+        && let Some(entry) = entries.next().await?
+    {
+        pairs.push((entry.key, Bytes::copy_from_slice(&entry.value)));
+    }
+    Ok(pairs)
+}
+
+fn encoded(key: Key) -> Bytes {
+    Bytes::copy_from_slice(key.encode().as_ref())
+}
+
+fn is_closed(error: &slatedb::Error) -> bool {
+    matches!(error.kind(), slatedb::ErrorKind::Closed(_))
+}
+
+fn error(error: slatedb::Error) -> BackendError {
+    if matches!(error.kind(), slatedb::ErrorKind::Closed(CloseReason::Fenced)) {
+        fenced()
+    } else {
+        crate::store::of_database(&error)
+    }
+}

@@ -1,0 +1,112 @@
+//! Trees that follow a writer in another process.
+//!
+//! SlateDB looks at the store again every so often, and from then on shows another state. It does not say which state a
+//! read was answered from. But every commit changes the counters, so all reads between two reads of the same counters
+//! are of one state.
+//!
+//! # Invariants
+//! R1. All committed values in memory are of the state that `running.counters` of [`State`] names, and so are the answers
+//!     of calls that began in the current epoch.
+//! R2. A call that is answered has seen one state alone: answers of an earlier state are forgotten, as those of a writer
+//!     are that a commit has overtaken (S2), and the call runs again.
+
+use std::time::Duration;
+
+use slackwater::{BackendError, ErrorKind};
+use slackwater_sync::shim::{Arc, Weak};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use parking_lot::Mutex;
+
+use crate::clock;
+use crate::format::{Decode, Key, VolumeKey};
+use crate::tree::base::{Base, Place};
+use crate::tree::cache::Cache;
+use crate::tree::counters::Counters;
+use crate::tree::state::{Mode, State};
+use crate::tree::{CACHE_BYTES, Tree};
+
+/// The shortest and the longest time between two looks at SlateDB, which cost no request.
+const LOOK_MS: std::ops::RangeInclusive<u64> = 10..=1_000;
+
+impl Tree {
+    /// Opens a tree for reading. Its state is at most `age` older than that of the writer, and the requests that it takes
+    /// to see a new one. It must be called in the runtime, where the tasks of the tree will run.
+    ///
+    /// # Errors
+    /// The store's, or a tree that is corrupt or of a newer version.
+    pub(crate) async fn follow(place: Place, salt: u64, age: Duration) -> Result<Arc<Self>, BackendError> {
+        let base = Base::follow(place, age).await?;
+        let counters = counters(&base).await?;
+        let mut state = State::new(counters, counters.writer_epoch, salt);
+        state.mode = Mode::Reader;
+        state.running.counters = counters; // of the last commit, not of one to come (R1)
+        // New inodes are made elsewhere (S4).
+        state.settled_inos = u64::MAX;
+        state.committed_at_ms = Some(clock::monotonic_ms());
+        let tree = Arc::new(Self {
+            state: Mutex::new(state),
+            base: Some(Arc::new(base)),
+            wake: Arc::new(Notify::new()),
+            room: Notify::new(),
+            runtime: Some(Handle::current()),
+            commit_age_ms: 0,
+            sync_limit: Duration::ZERO,
+        });
+        let look_ms = (age.as_millis() as u64 / 8).clamp(*LOOK_MS.start(), *LOOK_MS.end());
+        tokio::spawn(follow(Arc::downgrade(&tree), Duration::from_millis(look_ms)));
+        Ok(tree)
+    }
+
+    /// Whether it follows a writer. Then all changes fail with `ReadOnly`.
+    pub(crate) fn is_reader(&self) -> bool {
+        self.base.as_ref().is_some_and(|base| base.is_reader())
+    }
+}
+
+impl State {
+    /// Goes to another state of the writer. The caller drops the old cache without the lock.
+    pub(super) fn move_to(&mut self, counters: Counters) -> Option<Cache> {
+        if self.running.counters == counters {
+            return None;
+        }
+        self.running.counters = counters;
+        self.committed_at_ms = Some(clock::monotonic_ms());
+        self.epoch += 1;
+        self.forgotten = self.epoch;
+        Some(std::mem::replace(&mut self.cache, Cache::new(CACHE_BYTES)))
+    }
+}
+
+/// The counters of the state that SlateDB shows.
+///
+/// # Errors
+/// The store's; `Io` if they are missing or cannot be read.
+pub(super) async fn counters(base: &Base) -> Result<Counters, BackendError> {
+    let value = base.get(Key::Volume(VolumeKey::Counters)).await?;
+    let missing = || BackendError::new(ErrorKind::Io, "the counters of the volume are missing");
+    Counters::decode(&value.ok_or_else(missing)?).map_err(|bad| BackendError::new(ErrorKind::Io, bad.to_string()))
+}
+
+/// Looks which state SlateDB shows, until the tree is dropped.
+async fn follow(tree: Weak<Tree>, look: Duration) {
+    loop {
+        sleep(look).await;
+        let Some(base) = tree.upgrade().and_then(|tree| tree.base.clone()) else { return };
+        let counters = counters(&base).await;
+        let Some(tree) = tree.upgrade() else { return };
+        match counters {
+            Ok(counters) => {
+                let old = tree.state.lock().move_to(counters);
+                drop(old);
+            }
+            Err(error) if tree.state.lock().mode == Mode::Closed => {
+                tracing::debug!(%error, "the tree is closed");
+                return;
+            }
+            Err(error) => tracing::warn!(%error, "cannot follow the writer"),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Commits whose requests fail, hang or lose their answers, and writers that come in between.
+
+use std::time::Duration;
+
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use slackwater::{BackendError, ErrorKind};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+
+use crate::format::Key;
+use crate::layers::{Failure, Fault, Layered, Operation, Rule};
+use crate::tree::tests::rig::{Rig, block_on, get, put, take_inos};
+use crate::tree::{Place, Tree, TreeOptions};
+
+const FIRST: Key = Key::Inode(5);
+const SECOND: Key = Key::Inode(6);
+
+struct Faulty {
+    bare: Arc<dyn ObjectStore>,
+    fault: Arc<Fault>,
+    rig: Rig,
+    tree: Arc<Tree>,
+}
+
+/// An open tree whose store can fail.
+async fn faulty(options: TreeOptions) -> Faulty {
+    let (bare, fault) = (Arc::new(InMemory::new()), Arc::new(Fault::new()));
+    let store = Arc::new(Layered::new(fault.clone(), bare.clone()));
+    let rig = Rig { place: Place::alone(store), options };
+    let tree = rig.open().await;
+    take_inos(&tree, 10).await;
+    tree.commit().await.expect("commits");
+    Faulty { bare, fault, rig, tree }
+}
+
+fn log_put() -> Rule {
+    Rule::fail(Failure::Server).on(Operation::Create).under("meta/wal")
+}
+
+async fn is_stored(faulty: &Faulty, key: Key, value: &[u8]) -> bool {
+    let rig = Rig { place: Place::alone(faulty.bare.clone()), options: TreeOptions::by_hand() };
+    get(&*rig.open().await, key).await.as_deref() == Some(value)
+}
+
+#[test]
+fn a_failed_commit_keeps_its_changes_and_the_next_one_stores_them() {
+    block_on(async {
+        let faulty = faulty(TreeOptions::by_hand()).await;
+        let tree = &faulty.tree;
+        put(tree, FIRST, b"first").await.expect("puts");
+        faulty.fault.add(log_put());
+        let error = tree.commit().await.expect_err("the store fails");
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        assert_eq!(get(tree, FIRST).await.as_deref(), Some(&b"first"[..]));
+        // A later call is part of the next transaction, and a sync stores both.
+        put(tree, SECOND, b"second").await.expect("puts");
+        faulty.fault.clear();
+        tree.commit().await.expect("commits");
+        assert_eq!(tree.status().uncommitted_calls, 0);
+        put(tree, FIRST, b"again").await.expect("puts");
+        tree.commit().await.expect("commits");
+        assert!(is_stored(&faulty, FIRST, b"again").await);
+        assert!(is_stored(&faulty, SECOND, b"second").await);
+    });
+}
+
+#[test]
+fn a_lost_reply_is_no_other_writer() {
+    block_on(async {
+        let faulty = faulty(TreeOptions::by_hand()).await;
+        put(&faulty.tree, FIRST, b"first").await.expect("puts");
+        faulty.fault.add(Rule::lose_reply().on(Operation::Create).under("meta/wal").nth(1));
+        if faulty.tree.commit().await.is_err() {
+            faulty.tree.commit().await.expect("commits");
+        }
+        put(&faulty.tree, SECOND, b"second").await.expect("puts");
+        faulty.tree.commit().await.expect("commits");
+        assert!(is_stored(&faulty, FIRST, b"first").await);
+    });
+}
+
+#[test]
+fn a_sync_ends_at_its_limit_and_the_commit_goes_on() {
+    block_on(async {
+        let options = TreeOptions { sync_limit: Duration::from_millis(100), ..TreeOptions::by_hand() };
+        let mut faulty = faulty(options).await;
+        put(&faulty.tree, FIRST, b"first").await.expect("puts");
+        faulty.fault.add(Rule::hang().on(Operation::Create).under("meta/wal"));
+        assert_eq!(faulty.tree.commit().await.expect_err("hangs").kind(), ErrorKind::TimedOut);
+        // Calls do not wait.
+        put(&faulty.tree, SECOND, b"second").await.expect("puts");
+        faulty.fault.clear();
+        faulty.fault.release();
+        while faulty.tree.commit().await.is_err() {}
+        assert!(is_stored(&faulty, FIRST, b"first").await);
+        faulty.rig.options = TreeOptions::by_hand();
+    });
+}
+
+#[test]
+fn a_transaction_is_committed_at_its_age() {
+    block_on(async {
+        let options = TreeOptions { commit_age: Duration::from_millis(50), ..TreeOptions::by_hand() };
+        let faulty = faulty(options).await;
+        put(&faulty.tree, FIRST, b"first").await.expect("puts");
+        let committed = async {
+            while faulty.tree.status().uncommitted_calls > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), committed).await.expect("commits by itself");
+        assert!(is_stored(&faulty, FIRST, b"first").await);
+    });
+}
+
+#[test]
+fn a_writer_that_lost_its_claim_changes_and_commits_nothing_more() {
+    block_on(async {
+        let mut rig = Rig::new();
+        let has_claim = Arc::new(AtomicBool::new(true));
+        let seen = has_claim.clone();
+        rig.place.guard = Arc::new(move || {
+            let has_claim = seen.load(Ordering::Relaxed);
+            let answer = if has_claim { Ok(()) } else { Err(BackendError::from(ErrorKind::Stale)) };
+            Box::pin(async { answer })
+        });
+        let loser = rig.open().await;
+        take_inos(&loser, 10).await;
+        put(&loser, FIRST, b"durable").await.expect("puts");
+        loser.commit().await.expect("commits");
+        put(&loser, FIRST, b"not yet").await.expect("puts");
+
+        has_claim.store(false, Ordering::Relaxed);
+        let winner_rig = Rig { place: Place::alone(rig.place.store.clone()), options: TreeOptions::by_hand() };
+        let winner = winner_rig.open().await;
+        assert_eq!(get(&winner, FIRST).await.as_deref(), Some(&b"durable"[..]));
+        assert_eq!(loser.commit().await.expect_err("fenced").kind(), ErrorKind::Stale);
+        assert!(loser.status().is_fenced);
+        assert_eq!(put(&loser, SECOND, b"x").await.expect_err("fenced").kind(), ErrorKind::Stale);
+        assert_eq!(loser.commit().await.expect_err("fenced").kind(), ErrorKind::Stale);
+        put(&winner, SECOND, b"second").await.expect("puts");
+        winner.commit().await.expect("commits");
+    });
+}
+
+#[test]
+fn a_writer_that_still_has_its_claim_goes_on_after_a_fence() {
+    block_on(async {
+        let rig = Rig::new();
+        let tree = rig.open().await;
+        take_inos(&tree, 10).await;
+        tree.commit().await.expect("commits");
+        put(&tree, FIRST, b"first").await.expect("puts");
+        // Another process opened the tree, and wrote nothing, because it had no claim.
+        drop(rig.open().await);
+        if tree.commit().await.is_err() {
+            tree.commit().await.expect("commits");
+        }
+        drop(tree);
+        assert_eq!(get(&*rig.open().await, FIRST).await.as_deref(), Some(&b"first"[..]));
+    });
+}

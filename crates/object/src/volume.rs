@@ -1,0 +1,322 @@
+//! The calls for users of the crate: make, open, check and clean a volume.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use slackwater::backend::{Backend, Call, Limits};
+use slackwater::{BackendError, ErrorKind};
+use thiserror::Error;
+use tokio::runtime::Handle;
+
+use crate::check::{self, FsckOptions, FsckReport};
+use crate::opened::{self, Opened};
+use crate::store::{Finding, Location, Store};
+use crate::writer::Holder;
+use crate::{backend, runtime, space, store};
+
+/// Why a volume could not be made, opened or checked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum VolumeError {
+    /// The URL or the settings of the store are wrong; the text says how to put it right.
+    #[error("{0}")]
+    Location(String),
+    /// The store failed; the text says what to do.
+    #[error("{0}")]
+    Store(BackendError),
+    /// The store failed; the text says what could not be done, why, and what to do.
+    #[error("{text}")]
+    Failed {
+        /// The error that programs would see.
+        kind: ErrorKind,
+        /// For people.
+        text: String,
+    },
+    /// There is no volume at this place.
+    #[error("no Slackwater volume at {0}. Make one with `slackwater mkfs {0}`")]
+    NoVolume(String),
+    /// There is a volume already.
+    #[error("there is a volume at {0} already. Use another prefix, or delete its objects first")]
+    Exists(String),
+    /// The volume has a newer format, or is damaged.
+    #[error("cannot use the volume at {location}: {text}")]
+    Unreadable {
+        /// Where it is.
+        location: String,
+        /// Why not, and what to do.
+        text: String,
+    },
+    /// Another process has the volume.
+    #[error("{0}")]
+    InUse(Holder),
+}
+
+/// How to open a volume.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Folder for the local log of changes that are not in the store yet. It must survive the process, as tmpfs does.
+    /// Without it, a process that dies loses the changes since the last commit.
+    pub log_dir: Option<PathBuf>,
+    /// Fence a process that has the volume, instead of failing with [`VolumeError::InUse`].
+    pub take_over: bool,
+    /// `Some`: open for reading only, and follow the writer at this age.
+    pub follow: Option<Duration>,
+    /// Most bytes per second to send to the store.
+    pub upload_limit_bytes_per_s: Option<u64>,
+}
+
+/// Facts about a volume that is not open.
+#[derive(Clone, Debug)]
+pub struct VolumeInfo {
+    /// The volume's own number, random, from when it was made: 32 hexadecimal digits.
+    pub id: String,
+}
+
+/// The state of an open volume.
+#[derive(Clone, Debug)]
+pub struct VolumeStatus {
+    /// The role of this process: the calls that it may make.
+    pub role: Role,
+    /// Changes of names, attributes and extents that no commit has made durable yet.
+    pub uncommitted_changes: u64,
+    /// Age of the oldest of them.
+    pub uncommitted_age: Option<Duration>,
+    /// Time since the last commit; for a reader, since the state of the writer that it shows was read.
+    pub last_commit_age: Option<Duration>,
+    /// Commits since it was opened.
+    pub commits: u64,
+    /// Segments that are being uploaded, and their bytes.
+    pub uploads_in_flight: u64,
+    /// Bytes sent to the store and received from it since it was opened.
+    pub sent_bytes: u64,
+    /// See `sent_bytes`.
+    pub received_bytes: u64,
+    /// Requests to the store since it was opened, retries included.
+    pub requests: Requests,
+}
+
+/// The role of a process that has a volume open.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub enum Role {
+    /// It is the only writer.
+    Writer,
+    /// It follows the writer.
+    Reader,
+    /// Another writer has fenced it; `None` if that one cannot be named. Changes fail with `Stale`.
+    Fenced(Option<Holder>),
+}
+
+/// Requests by kind.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct Requests {
+    /// PUT, with the parts of multipart uploads.
+    pub puts: u64,
+    /// GET and HEAD.
+    pub gets: u64,
+    /// LIST.
+    pub lists: u64,
+    /// DELETE.
+    pub deletes: u64,
+    /// Those of the above that failed and were tried again, or given up.
+    pub failures: u64,
+}
+
+/// A step of a check or a collection, for people to watch.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// The work of the step, such as "reading the tree".
+    pub step: &'static str,
+    /// How far it is.
+    pub done: u64,
+    /// Of how many, if that is known.
+    pub of: Option<u64>,
+}
+
+/// A volume in an object store, as a backend of the engine.
+pub struct ObjectBackend {
+    opened: Opened,
+}
+
+impl ObjectBackend {
+    /// Makes an empty volume. Its root belongs to the user of this process.
+    ///
+    /// # Errors
+    /// The store failed, or there is a volume already.
+    ///
+    /// # Blocking
+    /// For the store.
+    pub fn mkfs(location: &Location) -> Result<(), VolumeError> {
+        runtime()?.block_on(opened::make(location))
+    }
+
+    /// Reads which volume is at a place, without opening it.
+    ///
+    /// # Errors
+    /// The store failed, or there is no volume.
+    ///
+    /// # Blocking
+    /// For the store: one request.
+    pub fn look(location: &Location) -> Result<VolumeInfo, VolumeError> {
+        let record = runtime()?.block_on(async {
+            let store = Store::connect(location, None)?;
+            opened::look(location, &*store.hasty).await
+        })?;
+        Ok(VolumeInfo { id: record.id })
+    }
+
+    /// Opens a volume.
+    ///
+    /// # Errors
+    /// The store failed, there is no volume, or another process has it.
+    ///
+    /// # Blocking
+    /// For the store.
+    pub fn open(location: &Location, options: &OpenOptions) -> Result<Self, VolumeError> {
+        let runtime = runtime()?;
+        let opened = runtime.block_on(Opened::open(location, options, runtime.clone()))?;
+        Ok(Self { opened })
+    }
+
+    /// The state now.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn status(&self) -> VolumeStatus {
+        use crate::layers::Operation;
+        let (tree, counts) = (self.opened.tree.status(), self.opened.store.counts());
+        let of = |operations: &[Operation]| operations.iter().map(|operation| counts.of(*operation)).sum();
+        VolumeStatus {
+            role: self.opened.role(),
+            uncommitted_changes: tree.uncommitted_calls,
+            uncommitted_age: tree.uncommitted_age_ms.map(Duration::from_millis),
+            last_commit_age: tree.last_commit_age_ms.map(Duration::from_millis),
+            commits: tree.commits,
+            uploads_in_flight: 0,
+            sent_bytes: counts.sent_bytes,
+            received_bytes: counts.received_bytes,
+            requests: Requests {
+                puts: counts.writes(),
+                gets: of(&[Operation::Get, Operation::Head]),
+                lists: of(&[Operation::List]),
+                deletes: of(&[Operation::Delete]),
+                failures: counts.failed,
+            },
+        }
+    }
+
+    /// Whether another writer has had the volume since the process died whose local log is in
+    /// [`OpenOptions::log_dir`]. Data of that process in its log and its cache is then older than the volume: the
+    /// log was set aside and not replayed. `Some` names the writer after it, for people.
+    pub fn overtaken_by(&self) -> Option<String> {
+        self.opened.is_overtaken.then(|| "another writer".to_owned())
+    }
+
+    /// Commits what is left, and releases the volume for the next writer. Later calls fail.
+    ///
+    /// # Errors
+    /// The store failed: changes are left in the local log. Or the volume is fenced.
+    ///
+    /// # Blocking
+    /// For the store.
+    pub fn close(&self) -> Result<(), VolumeError> {
+        self.opened.close().map_err(VolumeError::Store)
+    }
+}
+
+impl Backend for ObjectBackend {
+    fn submit(&self, call: Call) {
+        self.opened.calls.submit(call);
+    }
+
+    fn limits(&self) -> Limits {
+        backend::limits()
+    }
+}
+
+fn runtime() -> Result<Handle, VolumeError> {
+    runtime::handle().map_err(|error| {
+        VolumeError::Store(BackendError::new(ErrorKind::Io, format!("no threads for object volumes: {error}")))
+    })
+}
+
+/// Checks a volume, and repairs it if `options` say so. Calls `progress` several times per second.
+///
+/// # Errors
+/// The check itself failed: the store, or there is no volume, or another process has it.
+///
+/// # Blocking
+/// For the store, until the whole tree is read.
+pub fn fsck(
+    location: &Location,
+    options: &FsckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<FsckReport, VolumeError> {
+    runtime()?.block_on(check::fsck(location, *options, progress))
+}
+
+/// How to collect the objects that nothing uses.
+#[derive(Copy, Clone, Debug)]
+pub struct GcOptions {
+    /// Delete nothing.
+    pub dry_run: bool,
+    /// Keep objects that have been unused for a shorter time: readers may still use them.
+    pub grace: Duration,
+}
+
+/// The result of a collection.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct GcReport {
+    /// Objects looked at.
+    pub objects: u64,
+    /// Objects that were deleted, or would be.
+    pub deleted_objects: u64,
+    /// Their bytes.
+    pub deleted_bytes: u64,
+    /// Objects that nothing uses, and that are within the grace period.
+    pub young_objects: u64,
+}
+
+/// Deletes the objects of a volume that nothing uses. A mounted volume does so by itself, and refuses this. Safe beside
+/// readers that are not further behind than the grace time.
+///
+/// # Errors
+/// The store failed, there is no volume, a process has it for writing, or one has ended without unmounting it.
+///
+/// # Blocking
+/// For the store, until all objects are listed.
+pub fn gc(
+    location: &Location,
+    options: &GcOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<GcReport, VolumeError> {
+    runtime()?.block_on(space::gc(location, options, progress))
+}
+
+/// A check of a store.
+#[derive(Clone, Debug)]
+pub struct StoreCheck {
+    /// Its name, such as "create-only PUT".
+    pub name: &'static str,
+    /// The finding; or what is wrong, and what to do.
+    pub result: Result<String, String>,
+}
+
+/// Checks whether a store can be reached, and keeps the promises that a volume relies on. Writes small objects below
+/// the location and deletes them. A check that needs a failed one is left out.
+///
+/// # Blocking
+/// For the store.
+pub fn check_store(location: &Location) -> Vec<StoreCheck> {
+    let findings = match store::examine(location) {
+        Ok(findings) => findings,
+        Err(error) => return vec![StoreCheck { name: "store", result: Err(error.to_string()) }],
+    };
+    let check = |Finding { check, needed_for, outcome }: Finding| StoreCheck {
+        name: check,
+        result: match outcome {
+            Ok(took) => Ok(format!("{} ms", took.as_millis())),
+            Err(text) => Err(format!("{text} (needed for {needed_for})")),
+        },
+    };
+    findings.into_iter().map(check).collect()
+}
