@@ -81,15 +81,21 @@ fn fmt() -> Result<TestCount, String> {
     no_tests(Cargo::new("fmt --all --check").run())
 }
 
+/// With object volumes; and the command without them, as the README builds it.
 fn clippy() -> Result<TestCount, String> {
-    no_tests(Cargo::new("clippy --workspace --all-targets -- -D warnings").run())
+    Cargo::new("clippy --workspace --all-targets --features slackwater-cli/object -- -D warnings").run()?;
+    no_tests(Cargo::new("clippy --package slackwater-cli -- -D warnings").run())
 }
 
 fn test() -> Result<TestCount, String> {
     packages::install();
     let list = suites::target_directory()?.join("skipped-tests");
     let _ = fs::remove_file(&list);
-    let count = Cargo::new("test --workspace").env("SLACKWATER_SKIPPED_TESTS", &list.to_string_lossy()).run_tests()?;
+    // Some tests run programs of other packages.
+    Cargo::new(suites::BUILD_ALL).run()?;
+    let count = Cargo::new("test --workspace --features slackwater-cli/object")
+        .env("SLACKWATER_SKIPPED_TESTS", &list.to_string_lossy())
+        .run_tests()?;
     // The lab's programs are experiments, not examples: they run by hand.
     for package in packages()?.iter().filter(|package| package.name != "slackwater-lab") {
         for example in package.targets("examples", "")? {
@@ -122,9 +128,12 @@ fn fuzz() -> Result<TestCount, String> {
     Cargo::new("test --package slackwater-fuse --test fuzz").env("SLACKWATER_FUZZ_SECONDS", "60").run_tests()
 }
 
+/// On a directory, and then on object volumes with the programs that ask most of names, syncs and ranges.
 fn suites() -> Result<TestCount, String> {
     packages::install();
-    no_tests(suites::run(&[]))
+    suites::run(&[])?;
+    suites::run(&["--store", "file", "pjdfstest", "fsx"])?;
+    no_tests(suites::run(&["--store", "s3", "git"]))
 }
 
 fn tidy() -> Result<TestCount, String> {

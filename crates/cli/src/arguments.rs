@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,16 +9,20 @@ use slackwater_fuse::Printable as _;
 
 use crate::exit::{EXIT_STATUSES, Failure};
 use crate::help_texts::{
-    COMPLETIONS_NOTES, DAEMON_NOTES, DOCTOR_NOTES, EVENTS_NOTES, EXAMPLES, LS_NOTES, MAN_NOTES, MOUNT_NOTES, SET_NOTES,
-    SET_USAGE, STATUS_NOTES, SYNC_NOTES, TENANTS_NOTES, TOP_NOTES, UMOUNT_NOTES,
+    COMPLETIONS_NOTES, DAEMON_NOTES, DOCTOR_NOTES, EVENTS_NOTES, EXAMPLES, FSCK_NOTES, GC_NOTES, LS_NOTES, MAN_NOTES,
+    MKFS_NOTES, MOUNT_NOTES, SET_NOTES, SET_USAGE, STATUS_NOTES, SYNC_NOTES, TENANTS_NOTES, TOP_NOTES, UMOUNT_NOTES,
+};
+use crate::option_values::{
+    parse_duration, parse_follow, parse_interval, parse_metrics, parse_tenant_dontcache, parse_tenant_limit,
+    parse_upload_limit,
 };
 use crate::registry::Registry;
 use crate::volume::front_end::TenantBy;
 
-/// Mount a directory through a write-back cache.
+/// Mount a directory or an object store through a write-back cache.
 ///
-/// Writes complete at memory speed; Slackwater writes the data back to the directory in the background. Unmounting
-/// loses nothing, and neither does killing the process.
+/// Writes complete at memory speed; Slackwater writes the data back in the background. Unmounting loses nothing, and
+/// neither does killing the process.
 #[derive(Parser, Debug)]
 #[command(name = "slackwater", version, max_term_width = 100, after_help = format!("{EXAMPLES}\n{EXIT_STATUSES}"))]
 pub(crate) struct Arguments {
@@ -28,9 +32,9 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Mount the directory SOURCE at MOUNTPOINT through the cache
+    /// Mount the directory or object volume SOURCE at MOUNTPOINT through the cache
     Mount(Box<MountArguments>),
-    /// Write everything back to the source directory and unmount
+    /// Write everything back to the source and unmount
     Umount(UmountArguments),
     /// Make everything written so far durable, shared mappings included
     Sync(SyncArguments),
@@ -51,9 +55,19 @@ pub(crate) enum Command {
     Status(StatusArguments),
     /// Watch volumes and tenants live: unwritten data, write-back rates, slowed writers
     Top(TopArguments),
-    /// Check this machine for missing features and say what each one affects
+    /// Make an empty volume in an object store
+    Mkfs(MkfsArguments),
+    /// Check an object volume that is not mounted, and repair it
+    Fsck(FsckArguments),
+    /// Delete what no file of an object volume uses
+    Gc(GcArguments),
+    /// Check this machine, or an object store, and say what each missing feature affects
     #[command(after_help = DOCTOR_NOTES)]
-    Doctor,
+    Doctor {
+        /// The object volume, or the place for one, whose store to check
+        #[arg(value_name = "URL")]
+        url: Option<String>,
+    },
     /// Print a completion script for a shell
     #[command(after_help = COMPLETIONS_NOTES)]
     Completions {
@@ -169,11 +183,14 @@ pub(crate) struct SyncArguments {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = format!("{MOUNT_NOTES}\n\n{EXIT_STATUSES}"))]
 pub(crate) struct MountArguments {
-    /// The source directory, which holds the data
+    /// The source, which holds the data: a directory, or the URL of an object volume
     ///
-    /// Programs should change the files through the mount only. Changes that are made in SOURCE directly are noticed
-    /// within a second. Where the mount has unwritten data of the same file, that data is written over the change, with
-    /// a warning.
+    /// A directory: programs should change the files through the mount only. Changes that are made in SOURCE directly
+    /// are noticed within a second. Where the mount has unwritten data of the same file, that data is written over the
+    /// change, with a warning.
+    ///
+    /// An object volume, made by `slackwater mkfs`: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or
+    /// file:///DIRECTORY. Credentials and endpoints come from the environment, as `slackwater mkfs --help` says.
     pub(crate) source: PathBuf,
     /// Where to mount it: a directory outside SOURCE, whose contents are hidden while it is mounted
     pub(crate) mountpoint: PathBuf,
@@ -215,8 +232,22 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) dirty_expire: Duration,
     /// Mount it read-only
+    ///
+    /// An object volume can be mounted read-only on any number of machines beside the one that writes.
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// How old a read-only object volume may be, compared with its writer's last commit [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = parse_follow)]
+    pub(crate) follow: Option<Duration>,
+    /// Take an object volume from the process that has it
+    ///
+    /// That process keeps everything that it has made durable, and can write nothing more: its fsync fails with ESTALE.
+    /// Use it only if that process is dead or cannot be reached.
+    #[arg(long)]
+    pub(crate) take_over: bool,
+    /// Limit what an object volume sends to its store per second, such as 50MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_upload_limit)]
+    pub(crate) upload_limit: Option<u64>,
     /// Let other users access the mount, subject to file permissions [default for root]
     #[arg(long)]
     pub(crate) allow_other: bool,
@@ -242,6 +273,8 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "ADDRESS", value_parser = parse_metrics)]
     pub(crate) metrics: Option<SocketAddr>,
     /// File on tmpfs that holds the cache [default: one per SOURCE in /dev/shm/slackwater-UID]
+    ///
+    /// The local log of an object volume is a folder beside it.
     #[arg(long, value_name = "FILE")]
     pub(crate) arena: Option<PathBuf>,
     /// Wait until no other process has SOURCE mounted, instead of failing at once
@@ -299,10 +332,48 @@ pub(crate) struct UmountArguments {
     pub(crate) at: DaemonSocket,
 }
 
-/// Parses the address that serves metrics: `9810`, `:9810`, `127.0.0.1:9810` or `[::1]:9810`.
-pub(crate) fn parse_metrics(text: &str) -> Result<SocketAddr, &'static str> {
-    let port = text.strip_prefix(':').unwrap_or(text).parse().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    port.or_else(|_| text.parse()).map_err(|_| "not an address and a port; write for example 127.0.0.1:9810")
+#[derive(Args, Clone, Debug)]
+#[command(after_help = format!("{MKFS_NOTES}\n\n{EXIT_STATUSES}"))]
+pub(crate) struct MkfsArguments {
+    /// Where to make it: a bucket that exists, and a prefix in it that no object has
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = FSCK_NOTES)]
+pub(crate) struct FsckArguments {
+    /// The volume
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+    /// Repair what can be repaired; files without a name go to /lost+found
+    ///
+    /// Without it, nothing in the store is changed.
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// Also read all file data and compare it with its checksums
+    #[arg(long)]
+    pub(crate) data: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = format!("{GC_NOTES}\n\n{EXIT_STATUSES}"))]
+pub(crate) struct GcArguments {
+    /// The volume
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+    /// Show what would be deleted, and delete nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Keep objects that are younger than this: a writer may be about to use them
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
+    pub(crate) grace: Duration,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -324,50 +395,11 @@ pub(crate) struct TopArguments {
     pub(crate) at: DaemonSocket,
 }
 
-/// Parses a limit such as `/containers/a=64MiB`.
-pub(crate) fn parse_tenant_limit(text: &str) -> Result<(PathBuf, u64), String> {
-    let (tenant, size) = text.rsplit_once('=').ok_or("not a limit; write for example /containers/a=64MiB")?;
-    if tenant.is_empty() {
-        return Err("no tenant before the limit; write for example /containers/a=64MiB".to_owned());
-    }
-    let bytes = slackwater_arena::size::parse(size).map_err(|error| error.to_string())?;
-    Ok((tenant.into(), bytes))
-}
-
-/// Parses a tenant and its `dontcache` setting, such as `/containers/backup=on`.
-pub(crate) fn parse_tenant_dontcache(text: &str) -> Result<(PathBuf, bool), String> {
-    const EXAMPLE: &str = "write for example /containers/backup=on";
-    let (tenant, word) = text.rsplit_once('=').ok_or_else(|| format!("expected a tenant and on or off; {EXAMPLE}"))?;
-    if tenant.is_empty() {
-        return Err(format!("no tenant before the `=`; {EXAMPLE}"));
-    }
-    match word {
-        "on" => Ok((tenant.into(), true)),
-        "off" => Ok((tenant.into(), false)),
-        other => Err(format!("`{other}` is neither on nor off; {EXAMPLE}")),
-    }
-}
-
-/// Parses a time such as `30s`, `500ms`, `1.5m` or `1h`. A number without a unit is refused: the kernel's settings of
-/// that kind count hundredths of a second.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
-    humantime::parse_duration(text).map_err(|_| "not a time; write for example 30s, 500ms, 5m or 1h")
-}
-
-/// Parses the time between two samples of `top`.
-fn parse_interval(text: &str) -> Result<Duration, &'static str> {
-    let interval = parse_duration(text)?;
-    let is_in_bounds = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval);
-    is_in_bounds.then_some(interval).ok_or("must be between 100ms and 1h; write for example 1s")
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use clap::CommandFactory;
 
-    use super::{Arguments, parse_interval, parse_metrics, parse_tenant_dontcache, parse_tenant_limit};
+    use super::Arguments;
 
     #[test]
     fn definition_is_consistent_and_documents_exit_statuses() {
@@ -375,50 +407,5 @@ mod tests {
         command.clone().debug_assert();
         let help = command.render_long_help().to_string();
         assert!(help.contains("Examples:") && help.contains("5  not mounted"), "{help}");
-    }
-    #[test]
-    fn a_tenant_limit_is_a_name_and_a_size() {
-        let limit = |tenant: &str, bytes| Ok((tenant.into(), bytes));
-        assert_eq!(parse_tenant_limit("/containers/a=64MiB"), limit("/containers/a", 64 << 20));
-        assert_eq!(parse_tenant_limit("uid:1000=0"), limit("uid:1000", 0));
-        // systemd escapes unit names, but leaves this character.
-        assert_eq!(parse_tenant_limit("/a=b=4096"), limit("/a=b", 4096));
-        for (text, why) in [("64MiB", "not a limit"), ("=64MiB", "no tenant"), ("/a=", "256MiB"), ("/a=lots", "256MiB")]
-        {
-            let refusal = parse_tenant_limit(text).unwrap_err();
-            assert!(refusal.contains(why), "{text}: {refusal}");
-        }
-    }
-
-    #[test]
-    fn metrics_are_served_on_loopback_unless_an_address_is_given() {
-        for text in ["9810", ":9810", "127.0.0.1:9810"] {
-            assert_eq!(parse_metrics(text).unwrap().to_string(), "127.0.0.1:9810", "{text}");
-        }
-        assert_eq!(parse_metrics("[::1]:0").unwrap().to_string(), "[::1]:0");
-        assert_eq!(parse_metrics("0.0.0.0:80").unwrap().to_string(), "0.0.0.0:80");
-        for text in ["", ":", "localhost:9810", "127.0.0.1", "65536", "-1", "http://127.0.0.1:9810", "::1:9810x"] {
-            assert!(parse_metrics(text).unwrap_err().contains("127.0.0.1:9810"), "{text}");
-        }
-    }
-
-    #[test]
-    fn an_interval_is_between_100ms_and_1h() {
-        assert_eq!(parse_interval("250ms"), Ok(Duration::from_millis(250)));
-        for text in ["0s", "99ms", "61m", "100years"] {
-            assert!(parse_interval(text).unwrap_err().contains("between 100ms and 1h"), "{text}");
-        }
-        assert!(parse_interval("5").unwrap_err().contains("30s"));
-    }
-
-    #[test]
-    fn a_tenant_dontcache_setting_is_a_name_and_on_or_off() {
-        assert_eq!(parse_tenant_dontcache("/containers/backup=on"), Ok(("/containers/backup".into(), true)));
-        assert_eq!(parse_tenant_dontcache("/a=b=off"), Ok(("/a=b".into(), false)));
-        for (text, why) in [("on", "expected a tenant"), ("=on", "no tenant"), ("/a=", "neither"), ("/a=yes", "`yes`")]
-        {
-            let refusal = parse_tenant_dontcache(text).unwrap_err();
-            assert!(refusal.contains(why) && refusal.contains("/containers/backup=on"), "{text}: {refusal}");
-        }
     }
 }

@@ -17,6 +17,10 @@ Examples:
   # Write everything back and unmount, even with files open
   slackwater umount /mnt/data --force --deadline 2m
 
+  # Make a volume in an object store and mount it
+  slackwater mkfs s3://bucket/volume
+  slackwater mount s3://bucket/volume /mnt/volume --background
+
   # Serve many volumes in one process, and add one to it
   slackwater daemon --config /etc/slackwater.toml
   slackwater mount --daemon /srv/web /mnt/web
@@ -53,8 +57,66 @@ pub(crate) const DOCTOR_NOTES: &str = "\
 Each line begins with `ok`, `missing` or `FATAL`. Only FATAL keeps
 slackwater from mounting. A missing feature has only the effect shown.
 
-Example:
-  slackwater doctor";
+With a URL, checks the store instead: whether it can be reached with the
+credentials in the environment, and whether it keeps the promises that a
+volume relies on. It writes small objects below URL and deletes them.
+
+Examples:
+  slackwater doctor
+  slackwater doctor s3://bucket/volume";
+
+pub(crate) const MKFS_NOTES: &str = "\
+URL is one of
+  s3://BUCKET/PREFIX       Amazon S3, or any server with its protocol
+  gs://BUCKET/PREFIX       Google Cloud Storage
+  az://CONTAINER/PREFIX    Azure Blob Storage
+  file:///DIRECTORY        a local directory, to try it out
+
+Credentials and endpoints come from the environment, never from the URL:
+  s3  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
+      AWS_REGION, AWS_PROFILE (in ~/.aws), and AWS_ENDPOINT_URL with
+      AWS_ALLOW_HTTP=true for a server of your own; on EC2 and EKS the
+      role of the machine
+  gs  GOOGLE_APPLICATION_CREDENTIALS (a file), or the machine's account
+  az  AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY, or the
+      machine's identity
+
+A volume that exists is never overwritten. To delete one, unmount it and
+delete the objects below its prefix with the tools of the store.
+
+Examples:
+  slackwater mkfs s3://bucket/volume
+  AWS_ENDPOINT_URL=http://localhost:9000 AWS_ALLOW_HTTP=true \\
+      slackwater mkfs s3://bucket/volume
+  slackwater mkfs file:///srv/objects";
+
+pub(crate) const FSCK_NOTES: &str = "\
+Reads the whole tree of the volume, and compares it with the objects in
+the store: every name leads to a file, every file has a name, and all
+data that a file needs exists. Changes nothing without --repair, which
+needs a volume that is not mounted for writing. A mounted volume is
+checked as its last commit left it.
+
+Exit status, as of fsck(8):
+  0  no errors
+  1  errors were found, and all are repaired
+  4  errors are left
+  8  the check itself failed, such as a store that cannot be reached
+  2  wrong arguments
+
+Examples:
+  slackwater fsck s3://bucket/volume
+  slackwater fsck s3://bucket/volume --repair
+  slackwater fsck file:///srv/objects --data --json";
+
+pub(crate) const GC_NOTES: &str = "\
+A mounted volume collects by itself. This command is for a volume that
+is no longer mounted, and for objects that a process left when it died.
+It is safe beside a writer and readers.
+
+Examples:
+  slackwater gc s3://bucket/volume --dry-run
+  slackwater gc s3://bucket/volume --grace 24h";
 
 pub(crate) const COMPLETIONS_NOTES: &str = "\
 Example:
@@ -86,6 +148,11 @@ The configuration file is TOML:
   source = \"/srv/web\"
   mountpoint = \"/mnt/web\"
   noexec = true
+
+  [volumes.archive]
+  source = \"s3://bucket/archive\"
+  mountpoint = \"/mnt/archive\"
+  upload-limit = \"50MiB\"   # per second; follow = \"5s\" if read-only
 
 Examples:
   slackwater daemon --config /etc/slackwater.toml
@@ -142,12 +209,18 @@ Crashes: written data survives the death of this process; the next mount
 of SOURCE writes it back. A crash of the machine loses data that was not
 synced and is younger than --dirty-expire plus a few seconds.
 
+Object volumes: one process at a time may write. An attempt to mount the
+volume elsewhere names that process; use --read-only there, or take the
+volume over with --take-over. See docs/OBJECT.md.
+
 Examples:
   slackwater mount ~/data /mnt/data
   slackwater mount /srv/db /mnt/db --cache 2GiB --background
   slackwater mount /srv/db /mnt/db --tenant-by cgroup \\
       --tenant-limit /system.slice/backup.service=64MiB
-  slackwater mount --daemon /srv/web /mnt/web --name web";
+  slackwater mount --daemon /srv/web /mnt/web --name web
+  slackwater mount s3://bucket/volume /mnt/volume --upload-limit 50MiB
+  slackwater mount s3://bucket/volume /mnt/copy --read-only --follow 5s";
 
 pub(crate) const UMOUNT_NOTES: &str = "\
 Without --force, a volume in use stays mounted, and the message names

@@ -1,11 +1,12 @@
 //! The `slackwater` command.
 //!
 //! ```text
-//! arguments         the command line; help_texts has the notes of its help
+//! arguments         the command line; option_values parses values, help_texts has the notes of its help
 //! exit              failures and exit statuses
 //! commands/         one file or folder per command, among them the mount process and the daemon
 //! volume/           a volume as a mount process and a daemon serve it
-//! source/           the source directory and its one owner
+//! source/           a directory or an object volume, and its one owner
+//! object/           volumes in object stores (cargo feature `object`), and the commands on them
 //! control/          the protocol between the commands and the processes that serve volumes
 //! registry          the mounts of this user, and how commands find them
 //! metrics/, log/    metrics for Prometheus, and logged events
@@ -23,6 +24,8 @@ mod exit;
 mod help_texts;
 mod log;
 mod metrics;
+mod object;
+mod option_values;
 mod os;
 mod output;
 mod parallel;
@@ -69,7 +72,10 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Events(arguments) => events::run(arguments)?,
         Command::Status(arguments) => status::run(arguments)?,
         Command::Top(arguments) => top::run(arguments)?,
-        Command::Doctor => return Ok(doctor::run()),
+        Command::Mkfs(arguments) => object::mkfs(arguments)?,
+        Command::Fsck(arguments) => return object::fsck(arguments),
+        Command::Gc(arguments) => return object::gc(arguments),
+        Command::Doctor { url } => return doctor::run(url.as_deref()),
         Command::Completions { shell } => completions::run(*shell),
         Command::Man => man::run()?,
     }

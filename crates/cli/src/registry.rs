@@ -33,7 +33,7 @@ use crate::control::protocol::VolumeRef;
 use crate::exit::Failure;
 use crate::os::killed_process;
 use crate::os::private_dir;
-use crate::source::location::Location;
+use crate::source::Source;
 
 /// A longer entry is not ours.
 const ENTRY_BYTES_MAX: u64 = 1 << 20;
@@ -49,8 +49,8 @@ const LOOK: Duration = Duration::from_millis(5);
 pub(crate) struct Entry {
     version: u32,
     pub(crate) pid: u32,
-    pub(crate) source: Location,
-    /// Of the source: [`Location::identity`]. Entries of earlier versions do not have it.
+    pub(crate) source: Source,
+    /// Of the source: [`Source::identity`]. Entries of earlier versions do not have it.
     #[serde(default)]
     pub(crate) identity: String,
     pub(crate) mountpoint: PathBuf,
@@ -66,7 +66,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn of_this_process(
-        source: Location,
+        source: Source,
         identity: String,
         mountpoint: PathBuf,
         arena: PathBuf,
@@ -79,13 +79,23 @@ impl Entry {
     /// An entry of this process, whose source is `dir`.
     #[cfg(test)]
     pub(crate) fn sample(dir: &Path) -> Self {
-        let source = Location::open(dir, OFlags::PATH).expect("it exists").0;
-        Self::of_this_process(source, "1-2-3".into(), "/mnt".into(), dir.join("arena"), 1 << 20)
+        let directory = crate::source::directory::Directory::open(dir, OFlags::PATH).expect("it exists").0;
+        Self::of_this_process(Source::Directory(directory), "1-2-3".into(), "/mnt".into(), dir.join("arena"), 1 << 20)
     }
 
     /// Whether a volume in an arena belongs to this source, on whatever file system that was.
     pub(crate) fn is_meant_by(&self, volume: &[u8]) -> bool {
         volume == self.identity.as_bytes() || self.source.is_meant_by(volume)
+    }
+
+    /// Whether files are left that a dead process may have used: its arena, or the local log of an object volume.
+    pub(crate) fn has_local_files(&self) -> bool {
+        self.arena.exists() || self.has_log()
+    }
+
+    /// Whether an object volume has changes in its local log.
+    pub(crate) fn has_log(&self) -> bool {
+        matches!(&self.source, Source::Object(volume) if volume.has_log(&self.arena))
     }
 
     /// The same entry, for a volume of the daemon that listens at `daemon`.

@@ -192,7 +192,7 @@ const COMMANDS: &[Case] = &[
     (&["top"], 2, &["standard output is not one", "top --once"]),
     (&["top", "--json"], 2, &["--once"]),
     (&["top", "--once", "--interval", "1ms"], 2, &["between 100ms and 1h"]),
-    (&["doctor", "extra"], 2, &["unexpected argument 'extra'"]),
+    (&["doctor", "extra"], 2, &["extra is not the URL of an object volume", "s3://bucket/volume"]),
     (&["completions", "tcsh"], 2, &["tcsh", "possible values: bash"]),
     (&["man", "extra"], 2, &["unexpected argument 'extra'"]),
     (&["daemon", "extra"], 2, &["unexpected argument 'extra'"]),
@@ -211,6 +211,19 @@ const COMMANDS: &[Case] = &[
     (&["daemon", "--cache=16MiB", "--socket", "{}/nowhere/x"], 1, &["/nowhere", "create the directory first"]),
     (&["daemon", "--cache=16MiB", "--arena", "{}/run"], 2, &["/run is a directory", "name a file in it"]),
 ];
+
+/// A build without object stores says so.
+#[cfg(not(feature = "object"))]
+const WITHOUT_OBJECT_STORES: &[Case] = &[
+    (&["mount", "s3://bucket/volume", "{}/mnt"], 2, &["has no object stores", "--features object"]),
+    (&["mount", "file://{}/source", "{}/mnt"], 2, &["has no object stores", "a released binary"]),
+    (&["mkfs", "s3://bucket/volume"], 2, &["has no object stores"]),
+    (&["fsck", "s3://bucket/volume"], 2, &["has no object stores"]),
+    (&["gc", "s3://bucket/volume"], 2, &["has no object stores"]),
+    (&["doctor", "s3://bucket/volume"], 1, &["FATAL", "has no object stores"]),
+];
+#[cfg(feature = "object")]
+const WITHOUT_OBJECT_STORES: &[Case] = &[];
 
 /// Invalid configurations, with parts of the daemon's message.
 const CONFIGURATIONS: &[(&str, &[&str])] = &[
@@ -288,7 +301,7 @@ fn a_hundred_wrong_inputs_are_refused_with_advice_and_leave_nothing() {
     let scratch = Scratch::new();
     stage(&scratch);
     let before = left(&scratch);
-    for (words, code, said) in [MOUNT, ARENAS, COMMANDS].concat() {
+    for (words, code, said) in [MOUNT, ARENAS, COMMANDS, WITHOUT_OBJECT_STORES].concat() {
         let output = scratch.run(words.iter().map(|word| with_places(word, &scratch)));
         check(&words, &output, code, said);
         assert_eq!(left(&scratch), before, "{words:?} leaves something");

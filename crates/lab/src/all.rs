@@ -15,12 +15,14 @@ use crate::harness::page::{self, escaped};
 use crate::harness::report::write_json;
 use crate::harness::targets::LEGEND;
 use crate::harness::{Options, PageOptions, Report, Table};
-use crate::{cache, daemon, dontcache, fuse, gate, idle, interrupt, isolation, namespace, reclaim, shrinker, umount};
+use crate::{
+    cache, daemon, dontcache, fuse, gate, idle, interrupt, isolation, namespace, object, reclaim, shrinker, umount,
+};
 
 type Run = fn(&Options) -> Result<Report>;
 
 /// In the order of the page: first the purpose of the project, then its costs.
-const EXPERIMENTS: [(&str, Run); 11] = [
+const EXPERIMENTS: [(&str, Run); 12] = [
     ("umount", umount::run),
     ("isolation", isolation::run),
     ("dontcache", |options| dontcache::run(options, None, &[])),
@@ -29,6 +31,7 @@ const EXPERIMENTS: [(&str, Run); 11] = [
     ("daemon", daemon::run),
     ("cache", cache::run),
     ("fuse", fuse::run),
+    ("object", object::run),
     ("gate", |options| gate::run(options, None)),
     ("reclaim", reclaim::run),
     ("idle", |options| idle::run(options, None)),

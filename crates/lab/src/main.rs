@@ -14,6 +14,7 @@
 //! fuse/           a mounted directory
 //! gate/           fsync beside other tenants' streams
 //! reclaim/        which pages the cache keeps
+//! object/         volumes in an object store
 //! idle/           ten thousand clean inodes left alone
 //! copy/           a tree of real files, copied and compared
 //! all             all experiments but copy, on one page
@@ -32,6 +33,7 @@ mod idle;
 mod interrupt;
 mod isolation;
 mod namespace;
+mod object;
 mod proc;
 mod programs;
 mod reclaim;
@@ -57,6 +59,7 @@ Examples:
   slackwater-lab cache --check --json a.json   a full run, against the targets
   slackwater-lab gate --dir /mnt/disk          fsync beside four streams, on that disk
   slackwater-lab fuse --quick                  a mounted directory beside other file systems
+  slackwater-lab object --quick                volumes in an object store beside the store
   slackwater-lab umount --html a.html          unmounts beside tenants that come and go, with plots
   slackwater-lab dontcache --job four-writers  one job of dontcache
 
@@ -99,6 +102,8 @@ enum Experiment {
     Namespace(PageOptions),
     /// A thousand volumes in one process, and unmounts beside tenants that come and go
     Daemon(PageOptions),
+    /// Volumes in an object store with 1 ms and 30 ms per request, beside the store, rclone and s3fs
+    Object(PageOptions),
     /// A process of `isolation`
     #[command(hide = true)]
     Client(isolation::ClientArguments),
@@ -139,6 +144,7 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Reclaim(page) => (reclaim::run(&page.options), page),
         Experiment::Namespace(page) => (namespace::run(&page.options), page),
         Experiment::Daemon(page) => (daemon::run(&page.options), page),
+        Experiment::Object(page) => (object::run(&page.options), page),
         Experiment::Gate(gate::Arguments { pause_ms, page }) => (gate::run(&page.options, *pause_ms), page),
         Experiment::Idle(idle::Arguments { seconds, page }) => (idle::run(&page.options, *seconds), page),
         Experiment::Dontcache(dontcache::Arguments { scale, job, page }) => {

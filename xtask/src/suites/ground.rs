@@ -1,8 +1,9 @@
-//! The directory that a suite works in: a mount of its own, or a plain directory.
+//! The directory that a suite works in: a mount of its own, of a directory or of an object volume, or a plain directory.
 //!
 //! No mount and no process outlives the suite. A guard ends what it started. If this process dies, the process that serves
 //! the mount receives SIGTERM and unmounts.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,11 +11,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::program::{Program, cannot, tail};
+use super::store::Store;
 
 /// Less than the suites write, so that write-back, eviction and blocked writers occur.
 const CACHE: &str = "256MiB";
 const MOUNT_SECONDS: u64 = 30;
 const UMOUNT_SECONDS: u32 = 60;
+const CHECK_SECONDS: u32 = 60;
 /// Time for a process to end after its unmount.
 const FAREWELL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
@@ -58,12 +61,24 @@ impl Drop for Home {
     }
 }
 
+/// The kind of directory that a suite works in.
+pub(super) enum Target {
+    /// A directory without Slackwater.
+    Plain,
+    /// A directory that this binary mounts.
+    Directory(PathBuf),
+    /// A volume in a store, made and mounted by this binary.
+    Volume(PathBuf, Store),
+}
+
 /// The surroundings of one suite.
 pub(super) struct Ground {
     /// The directory under test.
     path: PathBuf,
     /// The directory that has its files after the unmount.
     source: PathBuf,
+    /// A volume, which is checked and mounted again after the unmount.
+    volume: Option<Volume>,
     /// A directory for other files, on an ordinary file system.
     beside: PathBuf,
     log: PathBuf,
@@ -71,8 +86,8 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    /// A directory below `home`, mounted by `binary` if there is one.
-    pub(super) fn new(suite: &str, home: &Home, logs: &Path, binary: Option<&Path>) -> Result<Ground, String> {
+    /// A directory below `home`, mounted if `target` says so.
+    pub(super) fn new(suite: &str, home: &Home, logs: &Path, target: &Target) -> Result<Ground, String> {
         let folder = home.path().join(suite);
         let (source, beside) = (folder.join("source"), folder.join("beside"));
         for path in [&folder, &source, &beside] {
@@ -81,13 +96,28 @@ impl Ground {
         fs::create_dir_all(logs).map_err(|error| cannot(logs, &error))?;
         let log = logs.join(format!("{suite}.log"));
         File::create(&log).map_err(|error| cannot(&log, &error))?;
-        let Some(binary) = binary else {
-            return Ok(Ground { path: source.clone(), source, beside, log, mounted: None });
-        };
+        let mut ground = Ground { path: source.clone(), source, volume: None, beside, log, mounted: None };
         let path = folder.join("mnt");
-        make_open_directory(&path)?;
-        let mounted = Mounted::new(binary, &source, &path, &logs.join(format!("{suite}-mount.log")))?;
-        Ok(Ground { path, source, beside, log, mounted: Some(mounted) })
+        let mount_log = logs.join(format!("{suite}-mount.log"));
+        File::create(&mount_log).map_err(|error| cannot(&mount_log, &error))?;
+        match target {
+            Target::Plain => {}
+            Target::Directory(binary) => {
+                make_open_directory(&path)?;
+                ground.mounted = Some(Mounted::new(binary, &[], ground.source.as_os_str(), &path, &mount_log)?);
+                ground.path = path;
+            }
+            Target::Volume(binary, store) => {
+                make_open_directory(&path)?;
+                let (url, environment) = (store.url(suite), store.environment());
+                let volume = Volume { binary: binary.clone(), url, environment, path: path.clone(), log: mount_log };
+                volume.command("mkfs").run(&ground.log)?;
+                ground.mounted = Some(volume.mount()?);
+                fs::set_permissions(&path, Permissions::from_mode(0o777)).map_err(|error| cannot(&path, &error))?;
+                (ground.path, ground.source, ground.volume) = (path.clone(), path, Some(volume));
+            }
+        }
+        Ok(ground)
     }
 
     /// The directory to test.
@@ -110,12 +140,45 @@ impl Ground {
         self.mounted.is_some()
     }
 
-    /// Unmounts, and returns the directory that must now hold all files. A plain directory returns itself.
+    /// Unmounts, and returns the directory that must now hold all files. A plain directory returns itself. An object
+    /// volume is checked, and mounted again with an empty cache.
     pub(super) fn settle(&mut self) -> Result<&Path, String> {
-        if let Some(mounted) = self.mounted.take() {
-            mounted.umount()?;
+        self.end()?;
+        if let Some(volume) = &self.volume {
+            self.mounted = Some(volume.mount()?);
         }
         Ok(&self.source)
+    }
+
+    /// Unmounts. An object volume has no fault then.
+    pub(super) fn end(&mut self) -> Result<(), String> {
+        let Some(mounted) = self.mounted.take() else { return Ok(()) };
+        mounted.umount()?;
+        match &self.volume {
+            Some(volume) => volume.command("fsck").seconds(CHECK_SECONDS).run(&self.log),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A volume in a store, and the command on it.
+struct Volume {
+    binary: PathBuf,
+    url: String,
+    environment: Vec<(String, String)>,
+    /// The mount point.
+    path: PathBuf,
+    log: PathBuf,
+}
+
+impl Volume {
+    fn command(&self, verb: &str) -> Program {
+        let command = Program::new(&self.binary).args(verb).arg(&self.url);
+        self.environment.iter().fold(command, |command, (name, value)| command.env(name, value))
+    }
+
+    fn mount(&self) -> Result<Mounted, String> {
+        Mounted::new(&self.binary, &self.environment, self.url.as_ref(), &self.path, &self.log)
     }
 }
 
@@ -129,13 +192,21 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn new(binary: &Path, source: &Path, mountpoint: &Path, log: &Path) -> Result<Mounted, String> {
+    fn new(
+        binary: &Path,
+        environment: &[(String, String)],
+        source: &OsStr,
+        mountpoint: &Path,
+        log: &Path,
+    ) -> Result<Mounted, String> {
         // Removed here in case the process is no longer there to do it.
         let arena = Path::new("/dev/shm").join(format!("slackwater-suites-{}.arena", std::process::id()));
-        let output = File::create(log).map_err(|error| cannot(log, &error))?;
+        let opened = File::options().create(true).append(true).open(log);
+        let output = opened.map_err(|error| cannot(log, &error))?;
         let errors = output.try_clone().map_err(|error| cannot(log, &error))?;
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "TERM", "--"]).arg(binary).arg("mount").arg(source).arg(mountpoint);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         command.args(["--cache", CACHE, "--arena"]).arg(&arena).stdin(Stdio::null()).stdout(output).stderr(errors);
         let child = command.spawn().map_err(|error| format!("{}: {error}", binary.display()))?;
         let (binary, mountpoint, log) = (binary.to_owned(), mountpoint.to_owned(), log.to_owned());

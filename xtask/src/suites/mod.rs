@@ -1,7 +1,8 @@
-//! Real programs on a mounted directory: `cargo xtask suites [--long] [--on DIR] [--binary FILE] [SUITE...]`.
+//! Real programs on a mount: `cargo xtask suites [--long] [--store KIND | --on DIR] [--binary FILE] [SUITE...]`.
 //!
 //! Each file with a [`Suite`] is one of them. [`ground`] gives it a directory to work in: a `slackwater mount` of
-//! its own, or with `--on DIR` a plain directory there, which shows the result of the file system below alone.
+//! its own directory, or with `--store` of its own volume in a [`store`]. With `--on DIR` it is a plain directory there,
+//! which shows the result of the file system below alone.
 //! [`program`] runs its programs, with a time limit and a log; [`tools`] builds those that cargo builds.
 //!
 //! A suite that cannot run fails. Everything is below one directory in /tmp, which is removed on success.
@@ -14,19 +15,21 @@ mod pjdfstest;
 mod program;
 mod real_tree;
 mod sqlite;
+mod store;
 mod stress;
 mod tools;
 mod trees;
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ground::{Ground, Home};
+use ground::{Ground, Home, Target};
+use store::{Store, StoreKind};
 
 use crate::packages;
 
-pub(crate) use tools::{is_installed, is_root, target_directory};
+pub(crate) use tools::{BUILD_ALL, is_installed, is_root, target_directory};
 
 /// Programs that check a file system, and their verdict.
 struct Suite {
@@ -60,6 +63,7 @@ const SUITES: [Suite; 7] =
 struct Request {
     effort: Effort,
     on: Option<PathBuf>,
+    store: Option<StoreKind>,
     binary: Option<PathBuf>,
     names: Vec<String>,
 }
@@ -69,6 +73,7 @@ pub(crate) fn help() -> String {
     let mut text = String::from(
         "cargo xtask suites [OPTIONS] [SUITE...]   real programs on a mounted directory, as root\n\
          \x20   --long          more operations\n\
+         \x20   --store KIND    on object volumes: `file`, in a directory; `s3`, on a local S3 server\n\
          \x20   --on DIR        on a plain directory made in DIR instead, to see what its file system does\n\
          \x20   --binary FILE   mounts by this slackwater, not by the one of this checkout\n",
     );
@@ -83,18 +88,22 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
     let request = parse(arguments)?;
     let chosen = chosen(&request.names)?;
     check_machine(request.on.is_none(), &chosen)?;
-    let binary = match (&request.on, request.binary) {
-        (Some(_), _) => None,
-        (None, Some(binary)) => Some(binary),
-        (None, None) => Some(tools::slackwater()?),
-    };
     let mut home = Home::new(request.on.as_deref())?;
     let logs = tools::target_directory()?.join("suites");
+    fs::create_dir_all(&logs).map_err(|error| program::cannot(&logs, &error))?;
+    let target = match (&request.on, request.store, request.binary) {
+        (Some(_), _, _) => Target::Plain,
+        (None, None, binary) => Target::Directory(binary.map_or_else(tools::slackwater, Ok)?),
+        (None, Some(kind), binary) => {
+            let binary = binary.map_or_else(tools::slackwater_with_objects, Ok)?;
+            Target::Volume(binary, Store::start(kind, home.path().join("store"), &logs.join("store.log"))?)
+        }
+    };
     let mut failed = Vec::new();
     for suite in chosen {
         println!("-- {}: {}", suite.name, suite.about);
         let start = Instant::now();
-        let outcome = run_one(suite, &request.effort, &home, &logs, binary.as_deref());
+        let outcome = run_one(suite, &request.effort, &home, &logs, &target);
         let seconds = start.elapsed().as_secs_f64();
         match outcome {
             Ok(what) => println!("PASS {:<10} {seconds:6.1} s  {what}", suite.name),
@@ -111,13 +120,13 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
     Err(format!("{}; logs are in {}, files in {}", failed.join(", "), logs.display(), home.path().display()))
 }
 
-fn run_one(suite: &Suite, effort: &Effort, home: &Home, logs: &Path, binary: Option<&Path>) -> Result<String, String> {
-    let mut ground = Ground::new(suite.name, home, logs, binary)?;
+fn run_one(suite: &Suite, effort: &Effort, home: &Home, logs: &Path, target: &Target) -> Result<String, String> {
+    let mut ground = Ground::new(suite.name, home, logs, target)?;
     let outcome = (suite.run)(&mut ground, effort);
     // The first failure is reported first; an unmount that fails makes a suite fail that passed.
-    let settled = ground.settle();
+    let ended = ground.end();
     let what = outcome?;
-    settled.map(|_| what)
+    ended.map(|()| what)
 }
 
 fn parse(arguments: &[&str]) -> Result<Request, String> {
@@ -126,11 +135,17 @@ fn parse(arguments: &[&str]) -> Result<Request, String> {
     while let Some(argument) = arguments.next() {
         match *argument {
             "--long" => request.effort.is_long = true,
+            "--store" => {
+                request.store = Some(StoreKind::parse(arguments.next().ok_or("--store needs a kind")?)?);
+            }
             "--on" => request.on = Some(arguments.next().ok_or("--on needs a directory")?.into()),
             "--binary" => request.binary = Some(arguments.next().ok_or("--binary needs a file")?.into()),
             option if option.starts_with('-') => return Err(format!("unknown option {option}\n\n{}", help())),
             name => request.names.push(name.to_owned()),
         }
+    }
+    if request.on.is_some() && request.store.is_some() {
+        return Err("--on and --store exclude each other".to_owned());
     }
     Ok(request)
 }
@@ -174,13 +189,16 @@ mod tests {
     fn arguments_come_in_any_order() {
         let request = parse(&["git", "--on", "/tmp", "--long", "fsx"]).unwrap();
         let names = vec!["git".to_owned(), "fsx".to_owned()];
-        let expected = Request { effort: Effort { is_long: true }, on: Some("/tmp".into()), binary: None, names };
+        let on = Some("/tmp".into());
+        let expected = Request { effort: Effort { is_long: true }, on, store: None, binary: None, names };
         assert_eq!(request, expected);
+        assert_eq!(parse(&["--store", "s3"]).unwrap().store, Some(StoreKind::S3));
     }
 
     #[test]
     fn what_is_not_known_is_refused() {
         assert!(parse(&["--on"]).is_err());
+        assert!(parse(&["--store", "file", "--on", "/tmp"]).is_err());
         assert!(parse(&["--fast"]).unwrap_err().contains("--long"));
         assert!(chosen(&["gti".to_owned()]).is_err_and(|message| message.contains("pjdfstest")));
         assert_eq!(chosen(&[]).unwrap().len(), SUITES.len());

@@ -26,7 +26,7 @@ pub(super) enum User {
 #[derive(Clone)]
 pub(super) struct Program {
     words: Vec<OsString>,
-    environment: Vec<(&'static str, OsString)>,
+    environment: Vec<(OsString, OsString)>,
     directory: PathBuf,
     input: Vec<u8>,
     seconds: u32,
@@ -62,8 +62,8 @@ impl Program {
         self
     }
 
-    pub(super) fn env(mut self, name: &'static str, value: impl AsRef<OsStr>) -> Program {
-        self.environment.push((name, value.as_ref().to_owned()));
+    pub(super) fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Program {
+        self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 

@@ -32,17 +32,36 @@ impl CargoTool {
 
 /// The command `slackwater`, built from this checkout.
 pub(super) fn slackwater() -> Result<PathBuf, String> {
-    let build = Cargo::new("build --release --package slackwater-cli --message-format json-render-diagnostics");
-    println!("$ {build}");
-    let messages = String::from_utf8(build.output()?).map_err(|error| format!("{build}: {error}"))?;
-    executable(&messages).ok_or_else(|| format!("{build}: builds no program"))
+    build("build --release --package slackwater-cli", "slackwater")
 }
 
-/// The path of the last program that cargo's messages name.
-fn executable(messages: &str) -> Option<PathBuf> {
+/// Builds the tests and programs of all packages, as `cargo xtask test` does: with the features and dependencies of all
+/// of them together, so that nothing is compiled twice.
+pub(crate) const BUILD_ALL: &str = "build --workspace --bins --tests --features slackwater-cli/object";
+
+/// The command `slackwater` with object volumes, built for tests.
+pub(super) fn slackwater_with_objects() -> Result<PathBuf, String> {
+    build(BUILD_ALL, "slackwater")
+}
+
+/// The local S3 server.
+pub(super) fn s3_server() -> Result<PathBuf, String> {
+    build(BUILD_ALL, "slackwater-s3-server")
+}
+
+fn build(line: &str, program: &str) -> Result<PathBuf, String> {
+    let build = Cargo::new(line).args("--message-format json-render-diagnostics");
+    println!("$ {build}");
+    let messages = String::from_utf8(build.output()?).map_err(|error| format!("{build}: {error}"))?;
+    executable(&messages, program).ok_or_else(|| format!("{build}: builds no program {program}"))
+}
+
+/// The path of a program, from cargo's messages.
+fn executable(messages: &str, program: &str) -> Option<PathBuf> {
     let mut paths = messages.lines().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
-        message["executable"].as_str().map(PathBuf::from)
+        let is_it = message["target"]["name"] == program && message["profile"]["test"] == false;
+        message["executable"].as_str().filter(|_| is_it).map(PathBuf::from)
     });
     paths.next_back()
 }
@@ -73,10 +92,16 @@ mod tests {
 
     #[test]
     fn the_program_is_found_in_the_messages_of_cargo() {
-        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\nnoise\n\
-                        {\"reason\":\"compiler-artifact\",\"executable\":\"/x/slackwater\"}\n{\"reason\":\"build-finished\"}\n";
-        assert_eq!(executable(messages).as_deref(), Some(Path::new("/x/slackwater")));
-        assert_eq!(executable(""), None);
+        let message = |name, test, executable| serde_json::json!({ "target": { "name": name }, "profile": { "test": test }, "executable": executable });
+        let messages = [
+            message("slackwater", false, Value::Null),
+            message("slackwater", false, "/x/slackwater".into()),
+            message("slackwater", true, "/x/deps/slackwater-1".into()),
+            message("other", false, "/x/other".into()),
+        ];
+        let messages = messages.map(|message| message.to_string()).join("\n") + "\nnoise\n";
+        assert_eq!(executable(&messages, "slackwater").as_deref(), Some(Path::new("/x/slackwater")));
+        assert_eq!(executable(&messages, "xtask"), None);
     }
 
     #[test]

@@ -84,9 +84,9 @@ pub(super) fn died(target: &Target) -> Failure {
 }
 
 pub(super) fn process_died(found: &Found) -> Failure {
-    let (source, arena) = (found.entry.source.path.printable(), found.entry.arena.printable());
+    let (source, arena) = (found.entry.source.name().printable(), found.entry.arena.printable());
     let failure = Failure::failed(format!("the process of this mount (pid {}) died", found.entry.pid));
-    match found.entry.arena.exists() {
+    match found.entry.has_local_files() {
         true => failure.advise(format!("its unwritten data is in {arena}: mount {source} again to write it back")),
         false => failure,
     }

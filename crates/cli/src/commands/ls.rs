@@ -5,7 +5,7 @@ use slackwater_fuse::Printable as _;
 
 use crate::arguments::QueryArguments;
 use crate::commands::target::list;
-use crate::control::protocol::{Listed, Phase};
+use crate::control::protocol::{Listed, ObjectRole, Phase};
 use crate::exit::Failure;
 use crate::output::terminal::{outln, print_json};
 
@@ -29,6 +29,9 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
     for listed in &list.volumes {
         let state = match listed.phase {
             Phase::Starting => "starting",
+            Phase::Mounted if listed.object.as_ref().is_some_and(|object| object.role == ObjectRole::Fenced) => {
+                "FENCED"
+            }
             Phase::Mounted if listed.failing.is_some() => "FAILING",
             Phase::Mounted => "mounted",
             Phase::Unmounting => "unmounting",

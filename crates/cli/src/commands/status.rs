@@ -9,7 +9,7 @@ use crate::arguments::StatusArguments;
 use crate::commands::survey::Survey;
 use crate::commands::target::Target;
 use crate::control::client::ANSWER_WITHIN;
-use crate::control::protocol::{Phase, Status};
+use crate::control::protocol::{ObjectRole, ObjectStatus, Phase, Status};
 use crate::exit::Failure;
 use crate::output::terminal::errln;
 use crate::volume::tenants;
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
     if json {
         let dead: Vec<_> = dead
             .iter()
-            .map(|entry| serde_json::json!({ "pid": entry.pid, "source": entry.source.path, "mountpoint": entry.mountpoint, "arena": entry.arena }))
+            .map(|entry| serde_json::json!({ "pid": entry.pid, "source": entry.source.name(), "mountpoint": entry.mountpoint, "arena": entry.arena }))
             .collect();
         out = format!("{:#}\n", serde_json::json!({ "version": 1, "mounts": mounts, "dead": dead }));
     } else {
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
         }
         mounts.iter().for_each(|status| out += &describe(status));
         for entry in dead {
-            let (source, arena) = (entry.source.path.printable(), entry.arena.printable());
+            let (source, arena) = (entry.source.name().printable(), entry.arena.printable());
             out += &format!(
                 "{source} was mounted at {} by pid {}, which died.\n",
                 entry.mountpoint.printable(),
@@ -106,8 +106,48 @@ fn describe(status: &Status) -> String {
     } else if status.failures > 0 {
         text += &format!("  write-back failed {} times and has succeeded since\n", status.failures);
     }
+    if let Some(object) = &status.object {
+        text += &describe_object(object);
+    }
     tenants::lines(status).iter().for_each(|line| text += &format!("  {line}\n"));
     status.missing_features.iter().for_each(|missing| text += &format!("  missing: {missing}\n"));
+    text
+}
+
+fn describe_object(object: &ObjectStatus) -> String {
+    let bytes = size::text;
+    let age = |ms: Option<u64>| ms.map_or_else(|| "none yet".to_owned(), |ms| format!("{} ago", tenants::time(ms)));
+    let last = age(object.last_commit_ms);
+    let mut text = match object.role {
+        ObjectRole::Writer => {
+            let oldest = object.uncommitted_ms.map(|ms| format!(", oldest {}", tenants::time(ms))).unwrap_or_default();
+            let pending = match object.uncommitted_changes {
+                0 => String::new(),
+                changes => format!(", {changes} changes only in the local log{oldest}"),
+            };
+            format!("  object store: last commit {last}, {} commits{pending}\n", object.commits)
+        }
+        ObjectRole::Reader => format!("  object store: reading, as the writer was {last}\n"),
+        ObjectRole::Fenced => {
+            let by = object.fenced_by.as_deref().unwrap_or("another process");
+            format!(
+                "  FENCED: {} took this volume over. Programs get ESTALE, and nothing more can be written.\n  \
+                 To see what is lost: slackwater umount --discard\n",
+                by.printable()
+            )
+        }
+    };
+    let failed = match object.failed_requests {
+        0 => String::new(),
+        failed => format!(", {failed} of them failed"),
+    };
+    text += &format!(
+        "  requests: {}{failed}; {} uploads in flight, sent {}, received {}\n",
+        object.requests(),
+        object.uploads_in_flight,
+        bytes(object.sent_bytes),
+        bytes(object.received_bytes)
+    );
     text
 }
 
@@ -136,6 +176,22 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }
+        let object = |object| describe(&Status { object: Some(object), ..Status::sample() });
+        let writer = object(ObjectStatus {
+            uncommitted_changes: 7,
+            uncommitted_ms: Some(3000),
+            gets: 5,
+            failed_requests: 2,
+            ..ObjectStatus::sample()
+        });
+        for line in
+            ["last commit 0s ago, 0 commits, 7 changes only in the local log, oldest 3s", "requests: 5, 2 of them"]
+        {
+            assert!(writer.contains(line), "{line}: {writer}");
+        }
+        let fenced_by = Some("pid 7 on b".to_owned());
+        let fenced = object(ObjectStatus { role: ObjectRole::Fenced, fenced_by, ..ObjectStatus::sample() });
+        assert!(fenced.contains("FENCED: pid 7 on b took this volume over"), "{fenced}");
         let failing = describe(&Status { failing: Some("no space".to_owned()), ..status });
         assert!(failing.contains("WRITE-BACK FAILS: no space, 3 times so far;"), "{failing}");
     }

@@ -124,7 +124,7 @@ impl Survey {
             Ok(Reply::Status(status)) => self.answered(*status),
             // A process that has ended since it was listed is gone, not dead.
             _ if found.is_still_alive() => self.silent.push(found.entry.clone()),
-            _ if found.entry.arena.exists() && !found.has_ended_in_order() => self.dead.push(found.entry.clone()),
+            _ if found.entry.has_local_files() && !found.has_ended_in_order() => self.dead.push(found.entry.clone()),
             _ => {}
         }
     }

@@ -60,9 +60,11 @@ fn may_discard(target: &Target, yes: bool) -> Result<bool, Failure> {
     // The process searches for names, so the answer takes longer.
     let mut conversation = target.open(&Request::WouldLose).map_err(|_| unclear())?;
     let reply = conversation.next(Some(SILENCE)).map_err(|_| unclear())?;
-    let Reply::WouldLose { source, files, more_files, more_bytes } = reply else { return Err(reply.refusal()) };
-    let source = target.found.as_ref().map_or(&source, |found| &found.entry.source.path);
-    let loss = UnwrittenFiles { files, more_files, more_bytes };
+    let Reply::WouldLose { source, files, more_files, more_bytes, changes } = reply else {
+        return Err(reply.refusal());
+    };
+    let source = target.found.as_ref().map_or(source.as_path(), |found| found.entry.source.name());
+    let loss = UnwrittenFiles { files, more_files, more_bytes, changes };
     if loss.is_empty() {
         outln!("Everything is written back to {}: nothing would be lost.", source.printable());
         return Ok(true);
@@ -77,7 +79,10 @@ fn may_discard(target: &Target, yes: bool) -> Result<bool, Failure> {
             .advise("pass --yes to discard the data without asking"));
     }
     let mut answer = String::new();
-    let question = format!("Discard {}? [y/N] ", size::text(loss.bytes()));
+    let question = match (loss.bytes(), loss.changes) {
+        (bytes, 0) => format!("Discard {}? [y/N] ", size::text(bytes)),
+        (bytes, changes) => format!("Discard {} and {changes} changes? [y/N] ", size::text(bytes)),
+    };
     let asked = io::stdout()
         .write_all(question.as_bytes())
         .and_then(|()| io::stdout().flush())

@@ -5,13 +5,15 @@
 //! volume, or no volume if it is to the daemon itself.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
 
 pub(crate) use super::status::{
-    Dontcache, MemoryPressure, Phase, Reads, Shrinker, Status, Switches, Tenant, TenantState, Writers,
+    Dontcache, MemoryPressure, ObjectRole, ObjectStatus, Phase, Reads, Shrinker, Status, Switches, Tenant, TenantState,
+    Writers,
 };
 
 /// Incremented when a message changes its meaning; both sides refuse any other version.
@@ -130,7 +132,7 @@ impl Request {
 pub(crate) struct MountRequest {
     /// `None`: the last component of the mount point.
     pub(crate) name: Option<String>,
-    /// Absolute, as is `mountpoint`.
+    /// A directory, absolute as is `mountpoint`; or the URL of an object volume.
     pub(crate) source: PathBuf,
     pub(crate) mountpoint: PathBuf,
     #[serde(default)]
@@ -153,6 +155,15 @@ pub(crate) struct VolumeOptions {
     pub(crate) noexec: bool,
     /// Keeps what is read and written out of the cache.
     pub(crate) dontcache: bool,
+    /// Fences the process that has an object volume.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) take_over: bool,
+    /// How old a read-only object volume may be. `None`: the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) follow: Option<Duration>,
+    /// Most bytes per second that an object volume sends to its store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) upload_limit_bytes_per_s: Option<u64>,
 }
 
 /// A reply.
@@ -172,6 +183,9 @@ pub(crate) enum Reply {
         files: Vec<LostFile>,
         more_files: u64,
         more_bytes: u64,
+        /// Changes of names and attributes of an object volume that are only in its local log.
+        #[serde(default)]
+        changes: u64,
     },
     /// It is mounted under this name; with the features that the kernel lacks, and what each affects.
     Mounted {
@@ -233,6 +247,9 @@ pub(crate) struct Listed {
     pub(crate) bytes_left: u64,
     /// The last write-back error, while write-back fails.
     pub(crate) failing: Option<String>,
+    /// `None` if the source is a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) object: Option<ObjectStatus>,
 }
 
 /// An event.

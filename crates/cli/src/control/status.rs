@@ -128,6 +128,48 @@ pub(crate) struct MemoryPressure {
     pub(crate) freed_objects: u64,
 }
 
+/// The part of this process in an object volume.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ObjectRole {
+    Writer,
+    Reader,
+    /// Another process has taken the volume over; changes fail with ESTALE.
+    Fenced,
+}
+
+/// The state of an object volume.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ObjectStatus {
+    pub(crate) role: ObjectRole,
+    /// The process that has taken it over, if that is known.
+    pub(crate) fenced_by: Option<String>,
+    /// Changes that are only in the local log, and the age of the oldest.
+    pub(crate) uncommitted_changes: u64,
+    pub(crate) uncommitted_ms: Option<u64>,
+    /// Time since the last commit; for a reader, the age of its view of the writer.
+    pub(crate) last_commit_ms: Option<u64>,
+    /// This and all counts below: since the mount.
+    pub(crate) commits: u64,
+    pub(crate) uploads_in_flight: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_bytes: u64,
+    /// Requests to the store, retries included.
+    pub(crate) puts: u64,
+    pub(crate) gets: u64,
+    pub(crate) lists: u64,
+    pub(crate) deletes: u64,
+    /// Those that failed; most are tried again.
+    pub(crate) failed_requests: u64,
+}
+
+impl ObjectStatus {
+    /// All requests.
+    pub(crate) fn requests(&self) -> u64 {
+        self.puts + self.gets + self.lists + self.deletes
+    }
+}
+
 /// The status of a mount.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
@@ -182,6 +224,9 @@ pub(crate) struct Status {
     /// Zero from a mount process of an earlier version.
     #[serde(default)]
     pub(crate) memory_pressure: MemoryPressure,
+    /// `None` if the source is a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) object: Option<ObjectStatus>,
 }
 
 #[cfg(test)]
@@ -204,6 +249,29 @@ impl Tenant {
             hits: 0,
             misses: 0,
             wants_room: false,
+        }
+    }
+}
+
+#[cfg(test)]
+impl ObjectStatus {
+    /// A writer that has done nothing yet.
+    pub(crate) fn sample() -> Self {
+        Self {
+            role: ObjectRole::Writer,
+            fenced_by: None,
+            uncommitted_changes: 0,
+            uncommitted_ms: None,
+            last_commit_ms: Some(0),
+            commits: 0,
+            uploads_in_flight: 0,
+            sent_bytes: 0,
+            received_bytes: 0,
+            puts: 0,
+            gets: 0,
+            lists: 0,
+            deletes: 0,
+            failed_requests: 0,
         }
     }
 }
@@ -240,6 +308,7 @@ impl Status {
             more_tenants: 0,
             shrinkers: Vec::new(),
             memory_pressure: MemoryPressure::default(),
+            object: None,
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use slackwater::EngineStatus;
 
-use crate::control::protocol::{Phase, Status, Tenant};
+use crate::control::protocol::{ObjectRole, ObjectStatus, Phase, Status, Tenant};
 use crate::metrics::Snapshot;
 
 /// The type of a metric.
@@ -119,6 +119,21 @@ pub(super) static VOLUME: [Metric<Status>; 27] = [
     metric("slackwater_volume_mounted", Plain, Gauge, "1 while it is available at its mount point", |it| flag(matches!(it.phase, Phase::Mounted | Phase::Unmounting))),
     metric("slackwater_volume_unmounting", Plain, Gauge, "1 while an unmount is in progress", |it| flag(it.phase == Phase::Unmounting)),
     metric("slackwater_volume_flushing", Plain, Gauge, "1 while it is unmounted and still being written back", |it| flag(it.phase == Phase::Flushing)),
+];
+
+/// Metrics of each object volume; label `volume`.
+#[rustfmt::skip]
+pub(super) static OBJECT: [Metric<ObjectStatus>; 10] = [
+    metric("slackwater_object_fenced", Plain, Gauge, "1 after another process has taken the volume over", |it| flag(it.role == ObjectRole::Fenced)),
+    metric("slackwater_object_last_commit_age", Seconds, GaugeMax, "Time since the last commit; for a reader, the age of its view of the writer", |it| seconds(it.last_commit_ms?)),
+    metric("slackwater_object_commits", Plain, Counter, "Commits of names, attributes and the map of files", |it| number(it.commits)),
+    metric("slackwater_object_uncommitted_changes", Plain, Gauge, "Changes that are only in the local log", |it| number(it.uncommitted_changes)),
+    metric("slackwater_object_uncommitted_age", Seconds, GaugeMax, "Age of the oldest of them; 0 if there is none", |it| seconds(it.uncommitted_ms.unwrap_or(0))),
+    metric("slackwater_object_uploads_in_flight", Plain, Gauge, "Segments that are being uploaded", |it| number(it.uploads_in_flight)),
+    metric("slackwater_object_sent", Bytes, Counter, "Bytes sent to the store", |it| number(it.sent_bytes)),
+    metric("slackwater_object_received", Bytes, Counter, "Bytes received from the store", |it| number(it.received_bytes)),
+    metric("slackwater_object_requests", Plain, Counter, "Requests to the store, retries included", |it| number(it.requests())),
+    metric("slackwater_object_failed_requests", Plain, Counter, "Requests that failed; most are tried again", |it| number(it.failed_requests)),
 ];
 
 /// Metrics of each tenant on each volume; labels `volume` and `tenant`.

@@ -10,7 +10,7 @@ use prometheus_client::registry::{self, Registry};
 
 use crate::control::protocol::Tenant;
 use crate::metrics::bounds::{Bounded, Item, Row, TENANTS_MAX, VOLUMES_MAX};
-use crate::metrics::catalogue::{ENGINE, Kind, Metric, PROCESS, TENANT, TENANT_ON_VOLUME, Unit, VOLUME};
+use crate::metrics::catalogue::{ENGINE, Kind, Metric, OBJECT, PROCESS, TENANT, TENANT_ON_VOLUME, Unit, VOLUME};
 use crate::metrics::{Snapshot, Unmounts};
 
 /// The content type of the page.
@@ -53,6 +53,10 @@ impl Renderer {
         let volumes = self.volume_rows(snapshot);
         let named: Vec<_> = volumes.iter().map(|(name, _)| name.clone()).collect();
         add(&mut families, &VOLUME, &labelled("volume", volumes));
+        let objects = object_rows(snapshot, &named);
+        if !objects.is_empty() {
+            add(&mut families, &OBJECT, &labelled("volume", objects));
+        }
         add(&mut families, &TENANT_ON_VOLUME, &self.rows_on_volumes(snapshot, &named));
         add(&mut families, &TENANT, &labelled("tenant", self.tenant_rows(snapshot)));
         let mut registry = Registry::default();
@@ -90,6 +94,12 @@ impl Renderer {
     fn tenant_rows(&mut self, snapshot: &Snapshot) -> Vec<Row> {
         self.tenants.rows(&TENANT, TENANTS_MAX, snapshot.tenants.iter().map(item))
     }
+}
+
+/// The rows of the object volumes among those that have their own series.
+fn object_rows(snapshot: &Snapshot, named: &[String]) -> Vec<Row> {
+    let of_objects = snapshot.volumes.iter().filter(|(name, _)| named.contains(name));
+    of_objects.filter_map(|(name, status)| Some((name.clone(), row(&OBJECT, status.object.as_ref()?)))).collect()
 }
 
 fn item(tenant: &Tenant) -> Item<'_, u64, Tenant> {

@@ -50,7 +50,8 @@ impl Meter {
         self.show(done, of, &format!("{} of {}", size::text(done), size::text(of)));
     }
 
-    fn show(&mut self, position: u64, length: u64, text: &str) {
+    /// Shows a position with a text.
+    pub(crate) fn show(&mut self, position: u64, length: u64, text: &str) {
         let now = Instant::now();
         match &self.bar {
             Some(bar) => {

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use slackwater_fuse::Printable as _;
 
 use crate::os::sys;
-use crate::source::location::Location;
+use crate::source::directory::Directory;
 use crate::source::lock_holders::Holders;
 
 /// The pid of the owner; `None` if it cannot be determined.
@@ -28,7 +28,7 @@ pub(super) struct Owner(pub(super) Option<u32>);
 ///
 /// # Errors
 /// The file system does not support locks.
-pub(super) fn take(source: &Location, fd: &OwnedFd, say: &dyn Fn(&str)) -> io::Result<Option<Owner>> {
+pub(super) fn take(source: &Directory, fd: &OwnedFd, say: &dyn Fn(&str)) -> io::Result<Option<Owner>> {
     let is_locked = match flock(fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => true,
         Err(Errno::WOULDBLOCK) => false,
@@ -64,7 +64,7 @@ pub(super) fn give_back(fd: &OwnedFd) {
 }
 
 /// The owner that has a lock; otherwise the stranger, if it can be named (O2).
-fn look(source: &Location, fd: &OwnedFd) -> io::Result<Result<Option<String>, Owner>> {
+fn look(source: &Directory, fd: &OwnedFd) -> io::Result<Result<Option<String>, Owner>> {
     let holders = Holders::of(source, fd)?;
     if holders.owner.is_some() {
         return Ok(Err(Owner(holders.owner)));

@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::process::{getpid, getuid};
 
-use crate::source::location::Location;
+use crate::source::directory::Directory;
 
 /// The initial pid namespace, which shows every process. Kernel: `PROC_PID_INIT_INO`.
 const INITIAL_PIDS: &str = "pid:[4026531836]";
@@ -33,7 +33,7 @@ pub(super) struct Holders {
 }
 
 /// The directory whose locks are searched for.
-struct Directory {
+struct Locked {
     /// As [`lock_on`] finds it.
     name: String,
     owner: u32,
@@ -54,9 +54,9 @@ impl Holders {
     ///
     /// # Errors
     /// The directory cannot be examined, or there is no /proc.
-    pub(super) fn of(source: &Location, but: &OwnedFd) -> io::Result<Self> {
+    pub(super) fn of(source: &Directory, but: &OwnedFd) -> io::Result<Self> {
         let status = rustix::fs::fstat(but)?;
-        let directory = Directory { name: source.lock_name(), owner: status.st_uid, mode: status.st_mode };
+        let directory = Locked { name: source.lock_name(), owner: status.st_uid, mode: status.st_mode };
         let takers = takers(&fs::read_to_string("/proc/locks").unwrap_or_default(), &directory.name);
         let own = (getpid().as_raw_nonzero().get().unsigned_abs(), but.as_raw_fd().to_string());
         let mut holders = Self::default();
@@ -94,7 +94,7 @@ pub(super) fn may_write(user: u32, owner: u32, mode: u32) -> bool {
     [0, owner, getuid().as_raw()].contains(&user) || mode & 0o022 != 0
 }
 
-impl Directory {
+impl Locked {
     fn may_be_written_by(&self, pid: u32, process: &Process) -> bool {
         may_write(process.user, self.owner, self.mode) || process.overrides && self.is_mapped_for(pid)
     }
@@ -194,9 +194,9 @@ mod tests {
         let nobody = process("Name:\tx\nUid:\t65534\t65534\t65534\t65534\nCapEff:\t0000000000000000\n");
         let setuid = process("Uid:\t65534\t0\t0\t0\nCapEff:\t000001ffffffffff\n");
         let service = process("Uid:\t990\t990\t990\t990\nCapEff:\t0000000000000002\n");
-        let directory = |owner, mode| Directory { name: String::new(), owner, mode };
+        let directory = |owner, mode| Locked { name: String::new(), owner, mode };
         let own = std::process::id();
-        let may = |directory: Directory, process: &Process| directory.may_be_written_by(own, process);
+        let may = |directory: Locked, process: &Process| directory.may_be_written_by(own, process);
         assert!(!may(directory(0, 0o755), &nobody) && !may(directory(0, 0o755), &setuid));
         assert!(may(directory(65534, 0o755), &nobody) && may(directory(0, 0o775), &nobody));
         assert!(may(directory(0, 0o755), &service));
@@ -209,15 +209,15 @@ mod tests {
     fn a_lock_is_seen_in_the_descriptor_that_has_it() {
         let dir = std::env::temp_dir().join(format!("slackwater-holders-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
-        let (place, own) = Location::open(&dir, rustix::fs::OFlags::RDONLY).unwrap();
-        let (_, other) = Location::open(&dir, rustix::fs::OFlags::RDONLY).unwrap();
+        let (place, own) = Directory::open(&dir, rustix::fs::OFlags::RDONLY).unwrap();
+        let (_, other) = Directory::open(&dir, rustix::fs::OFlags::RDONLY).unwrap();
         assert_eq!(Holders::of(&place, &own).unwrap().owner, None);
         for take in
             [&|fd: &OwnedFd| rustix::fs::flock(fd, rustix::fs::FlockOperation::LockShared).unwrap(), &|fd: &OwnedFd| {
                 crate::os::sys::mark(fd).unwrap()
             }] as [&dyn Fn(&OwnedFd); 2]
         {
-            let (_, other) = Location::open(&dir, rustix::fs::OFlags::RDONLY).unwrap();
+            let (_, other) = Directory::open(&dir, rustix::fs::OFlags::RDONLY).unwrap();
             take(&other);
             assert_eq!(Holders::of(&place, &own).unwrap().owner, Some(std::process::id()));
             assert_eq!(Holders::of(&place, &other).unwrap().owner, None, "it is not its own obstacle");

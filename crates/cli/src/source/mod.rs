@@ -1,13 +1,153 @@
-//! The source directory: where it is, and which process may serve it.
+//! The source of a volume: where its data is, and which process may serve it.
 //!
 //! ```text
-//! location       a directory and those above it
+//! directory      a directory and those above it
+//! object         a volume in an object store
+//! opened         an open source, as a backend of the engine
 //! ownership      one owner per source, and the obstacles for a mount
-//! lock           the lock of the owner
+//! dead_mounts    data that dead mounts left of the same source, or of a directory above or below
+//! lock           the lock of the owner of a directory
 //! lock_holders   the processes that hold such a lock
 //! ```
 
-pub(crate) mod location;
+mod dead_mounts;
+pub(crate) mod directory;
 mod lock;
 mod lock_holders;
+pub(crate) mod object;
+pub(crate) mod opened;
 pub(crate) mod ownership;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::protocol::VolumeOptions;
+use crate::exit::Failure;
+use crate::registry::Entry;
+
+use self::directory::Directory;
+use self::object::ObjectVolume;
+
+/// Where the data of a volume is.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Source {
+    Directory(Directory),
+    Object(ObjectVolume),
+}
+
+impl Source {
+    /// Its name for users: a path, or a URL without credentials.
+    pub(crate) fn name(&self) -> &Path {
+        match self {
+            Self::Directory(directory) => &directory.path,
+            Self::Object(volume) => Path::new(&volume.url),
+        }
+    }
+
+    /// Whether both have the same data.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Directory(one), Self::Directory(other)) => one.id == other.id,
+            (Self::Object(one), Self::Object(other)) => one.id == other.id,
+            (Self::Directory(_), Self::Object(_)) | (Self::Object(_), Self::Directory(_)) => false,
+        }
+    }
+
+    /// Whether `other` is a directory inside this one.
+    pub(crate) fn contains(&self, other: &Self) -> bool {
+        self.directory().zip(other.directory()).is_some_and(|(outer, inner)| outer.contains(inner))
+    }
+
+    /// Whether two mounts of these at the same time would overwrite each other's data. Any number of mounts may read an
+    /// object volume beside its writer.
+    pub(crate) fn conflicts_with(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Directory(one), Self::Directory(other)) => one.overlaps(other),
+            (Self::Object(one), Self::Object(other)) => one.id == other.id && !one.is_read_only && !other.is_read_only,
+            (Self::Directory(_), Self::Object(_)) | (Self::Object(_), Self::Directory(_)) => false,
+        }
+    }
+
+    /// The directory, if it is one.
+    pub(crate) fn directory(&self) -> Option<&Directory> {
+        match self {
+            Self::Directory(directory) => Some(directory),
+            Self::Object(_) => None,
+        }
+    }
+
+    /// Whether it is an object volume that is only read.
+    pub(crate) fn is_reader(&self) -> bool {
+        matches!(self, Self::Object(volume) if volume.is_read_only)
+    }
+
+    /// The name of the volume in an arena, and part of the names of its local files: [`Directory::identity`], or the
+    /// number of an object volume.
+    ///
+    /// # Errors
+    /// The directory cannot be examined.
+    pub(crate) fn identity(&self, mounts: &[&Entry]) -> io::Result<String> {
+        match self {
+            Self::Directory(directory) => directory.identity(mounts),
+            Self::Object(volume) => Ok(volume.identity()),
+        }
+    }
+
+    /// Whether an identity is one of this source, on whatever file system a directory was.
+    pub(crate) fn is_meant_by(&self, identity: &[u8]) -> bool {
+        match self {
+            Self::Directory(directory) => directory.is_meant_by(identity),
+            Self::Object(volume) => identity == volume.identity().as_bytes(),
+        }
+    }
+
+    /// The device of its files, if it is a directory.
+    pub(crate) fn device(&self) -> Option<u64> {
+        self.directory().map(|directory| directory.id.dev)
+    }
+}
+
+/// Whether a source on the command line or in a configuration is a URL. A directory with such a name can be written as
+/// `./NAME`.
+pub(crate) fn is_url(word: &Path) -> bool {
+    word.to_str().is_some_and(|word| word.contains("://") || word.starts_with("memory:") || word.starts_with("file:/"))
+}
+
+/// Whether a source names the same place in every process: an absolute path or a URL.
+pub(crate) fn is_complete(word: &Path) -> bool {
+    word.is_absolute() || is_url(word)
+}
+
+/// The absolute path of a directory; a URL as it is.
+///
+/// # Errors
+/// It is not a path.
+pub(crate) fn absolute(word: &Path) -> io::Result<PathBuf> {
+    if is_url(word) { Ok(word.to_path_buf()) } else { std::path::absolute(word) }
+}
+
+/// Refuses options that the source cannot have.
+///
+/// # Errors
+/// The option, and what it is for.
+pub(crate) fn check_options(word: &Path, options: &VolumeOptions) -> Result<(), Failure> {
+    let VolumeOptions { read_only, take_over, follow, upload_limit_bytes_per_s, .. } = options;
+    let given =
+        [("take-over", *take_over), ("follow", follow.is_some()), ("upload-limit", upload_limit_bytes_per_s.is_some())];
+    for (name, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+        if !is_url(word) {
+            return Err(Failure::usage(format!("--{name} is for object volumes, and the source is a directory"))
+                .advise("an object volume is named by a URL, such as s3://bucket/volume"));
+        }
+        if name == "follow" && !read_only {
+            return Err(Failure::usage("--follow is for a mount that only reads").advise("add --read-only"));
+        }
+        if name != "follow" && *read_only {
+            return Err(Failure::usage(format!("--{name} is for a mount that writes, and --read-only does not")));
+        }
+    }
+    Ok(())
+}

@@ -1,21 +1,20 @@
-//! One owner per source directory.
+//! One owner per source.
 //!
-//! The source is locked until nothing of it is dirty ([`super::lock`]), which also excludes mounts by other users. A
+//! A directory is locked until nothing of it is dirty ([`super::lock`]), which also excludes mounts by other users. A
 //! mount of a directory above or below it is found in the registry, whose entries say where their sources are. Such a
 //! mount by another user is found in the kernel's mount table, by its path.
 //!
-//! A dead mount of a directory above or below may have left data that is older than what this mount will make durable.
-//! So that data is written back as soon as this process owns the source, before any program can write.
+//! A mount of the same object volume by this user is found in the registry as well. Other users and machines are
+//! excluded by the claim in the store, which the volume takes when it is opened ([`crate::object`]).
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use slackwater_arena::MountInfo;
-use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 
 use crate::control::client;
@@ -24,10 +23,10 @@ use crate::exit::{Failure, Reason};
 use crate::os::mount_table::MountTable;
 use crate::output::shell;
 use crate::registry::{Entry, Found, Registered, Registry};
-use crate::source::location::Location;
+use crate::source::directory::Directory;
 use crate::source::lock::Owner;
-use crate::source::{lock, lock_holders};
-use crate::volume::{arena_file, endpoints, rescued};
+use crate::source::{Source, dead_mounts, lock, lock_holders};
+use crate::volume::endpoints;
 
 /// How long an owner that does not answer, or has just ended, may still hold what it is about to release.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -36,7 +35,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A source that this process owns. Dropping it releases the lock first, because the end of the entry wakes a waiting
 /// process.
 pub(crate) struct Ownership {
-    _lock: OwnedFd,
+    /// Of a directory.
+    _lock: Option<OwnedFd>,
     pub(crate) registered: Registered,
 }
 
@@ -50,7 +50,7 @@ enum Obstacle {
     Locked(Owner),
 }
 
-/// Acquires the source of `entry`, which is open as `source_fd`. Waits while the owner is only flushing after
+/// Acquires the source of `entry`; a directory is open as `source_fd`. Waits while the owner is only flushing after
 /// umount(2), or without limit with `wait`; reports through `say` what it waits for.
 ///
 /// # Errors
@@ -58,7 +58,7 @@ enum Obstacle {
 pub(crate) fn acquire(
     registry: &Registry,
     entry: &Entry,
-    source_fd: OwnedFd,
+    source_fd: Option<OwnedFd>,
     wait: bool,
     say: &dyn Fn(&str),
 ) -> Result<Ownership, Failure> {
@@ -70,19 +70,20 @@ pub(crate) fn acquire(
         let obstacle = {
             let guard = registry.lock().map_err(failed)?;
             let mut mounts = registry.entries_of_others()?;
-            match obstacle(registry, &mut mounts, entry, &source_fd, say).map_err(failed)? {
+            match obstacle(registry, &mut mounts, entry, source_fd.as_ref(), say).map_err(failed)? {
                 Some(obstacle) => obstacle,
                 None => {
                     let dead = || mounts.iter().filter(|found| !found.is_alive);
-                    check_left_elsewhere(dead(), entry)?;
-                    forget(dead(), entry);
+                    dead_mounts::check_left_elsewhere(dead(), entry)?;
+                    dead_mounts::forget(dead(), entry);
                     let registered = registry.register(&guard, entry).map_err(failed)?;
                     let ownership = Ownership { _lock: source_fd, registered };
                     drop(guard);
-                    let is_around = |found: &&Found| !found.is_alive && is_beside(&found.entry, entry);
+                    let is_around = |found: &&Found| !found.is_alive && dead_mounts::is_beside(&found.entry, entry);
                     let alive: Vec<_> =
                         mounts.iter().filter(|found| found.is_alive).map(|found| &found.entry).collect();
-                    mounts.iter().filter(is_around).try_for_each(|found| write_back(found, &alive, say))?;
+                    let mut around = mounts.iter().filter(is_around);
+                    around.try_for_each(|found| dead_mounts::write_back(found, &alive, say))?;
                     return Ok(ownership);
                 }
             }
@@ -112,17 +113,18 @@ fn obstacle(
     registry: &Registry,
     mounts: &mut Vec<Found>,
     entry: &Entry,
-    source_fd: &OwnedFd,
+    source_fd: Option<&OwnedFd>,
     say: &dyn Fn(&str),
 ) -> std::io::Result<Option<Obstacle>> {
-    let is_in_the_way = |found: &Found| found.is_alive && found.entry.source.overlaps(&entry.source);
+    let is_in_the_way = |found: &Found| found.is_alive && found.entry.source.conflicts_with(&entry.source);
     if let Some(owner) = mounts.iter().position(is_in_the_way) {
         return Ok(Some(Obstacle::Mount(Box::new(mounts.swap_remove(owner)))));
     }
-    if let Some(owner) = lock::take(&entry.source, source_fd, say)? {
+    let Some((directory, source_fd)) = entry.source.directory().zip(source_fd) else { return Ok(None) };
+    if let Some(owner) = lock::take(directory, source_fd, say)? {
         return Ok(Some(Obstacle::Locked(owner)));
     }
-    let others = mount_of_others(registry, mounts, &entry.source);
+    let others = mount_of_others(registry, mounts, directory);
     if others.is_some() {
         lock::give_back(source_fd);
     }
@@ -131,7 +133,7 @@ fn obstacle(
 
 /// A live mount that is neither in `mounts` nor of this process, and whose source overlaps `source`. It is found by its
 /// path in the mount table and not opened, so a hung source does not block other mounts.
-fn mount_of_others(registry: &Registry, mounts: &[Found], source: &Location) -> Option<MountInfo> {
+fn mount_of_others(registry: &Registry, mounts: &[Found], source: &Directory) -> Option<MountInfo> {
     let known: HashSet<_> = mounts.iter().map(|found| &found.entry.mountpoint).collect();
     let listed = MountTable::now();
     let is_in_the_way = |mount: &&MountInfo| {
@@ -157,99 +159,6 @@ fn may_have_data(mount: &MountInfo) -> bool {
     }
 }
 
-/// Whether the arena of a dead mount belongs to a directory above or below the source of `entry`, and not to the same
-/// one.
-fn is_beside(dead: &Entry, entry: &Entry) -> bool {
-    dead.arena != entry.arena && dead.source.id != entry.source.id && dead.source.overlaps(&entry.source)
-}
-
-/// Writes back what a dead mount of a directory above or below left.
-fn write_back(found: &Found, alive: &[&Entry], say: &dyn Fn(&str)) -> Result<(), Failure> {
-    let dead = &found.entry;
-    let Some(left) = arena_file::left_in(&dead.arena)? else {
-        let what = format!(
-            "{} has data of {}, and another process uses it",
-            dead.arena.printable(),
-            dead.source.path.printable()
-        );
-        return Err(Failure::busy(what).advise("wait until that process ends, or mount that source first"));
-    };
-    if !left.iter().any(|(volume, _)| dead.is_meant_by(volume)) {
-        return Ok(());
-    }
-    let path = &dead.source.path;
-    let (place, lock) = Location::open(path, OFlags::RDONLY)
-        .map_err(|error| not_written_back(dead, &format!("cannot open {}: {error}", path.printable())))?;
-    if place.identity(alive).ok().as_ref() != Some(&dead.identity) {
-        let what = format!("{} is a different directory now, or its file system was remounted", path.printable());
-        return Err(not_written_back(dead, &what));
-    }
-    if lock::take(&place, &lock, say).map_or(true, |owner| owner.is_some()) {
-        return Err(not_written_back(dead, &format!("{} is locked by another process", path.printable())));
-    }
-    say(&format!("an earlier mount of {} died with unwritten data: writing it back", path.printable()));
-    if let Some(left) = arena_file::open_left(&dead.arena, &dead.identity)? {
-        let rescued = arena_file::write_back(left, dead, |_| ())?;
-        rescued::print_all(&rescued, path);
-    }
-    found.remove();
-    Ok(())
-}
-
-fn not_written_back(dead: &Entry, why: &str) -> Failure {
-    let (source, arena) = (dead.source.path.printable(), dead.arena.printable());
-    Failure::failed(format!(
-        "an earlier mount of {source} left data in {arena}, which must be written back first: {why}"
-    ))
-    .advise(format!("mount it once: slackwater mount {} MOUNTPOINT", shell::word(&dead.source.path)))
-    .advise(format!("to abandon that data, move the arena away: {}", arena_file::away(&dead.arena)))
-}
-
-/// Fails if an earlier mount of this source left data in another arena: written back later, it would overwrite newer
-/// data.
-fn check_left_elsewhere<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry) -> Result<(), Failure> {
-    for dead in dead.map(|found| &found.entry) {
-        let is_about_this = dead.source.id == entry.source.id || dead.source.path == entry.source.path;
-        if dead.arena == entry.arena || !is_about_this {
-            continue;
-        }
-        let Some(mut left) = arena_file::left_in(&dead.arena)? else {
-            // A mount process does not use a file with data of another source. The next daemon takes over the file of a
-            // dead one, and removes the entries whose data it has written back.
-            let Some(daemon) = &dead.daemon else { continue };
-            let (source, daemon) = (dead.source.path.printable(), shell::word(daemon));
-            let what = format!("a daemon died with unwritten data of {source}, and the next daemon has taken it over");
-            return Err(Failure::failed(what).advise(format!(
-                "mount it there to write the data back: slackwater mount --daemon --socket {daemon}"
-            )));
-        };
-        if left.is_empty() && dead.daemon.is_none() {
-            arena_file::remove(&dead.arena)?; // it only holds memory
-        }
-        left.retain(|(volume, _)| dead.is_meant_by(volume));
-        let bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();
-        if bytes > 0 {
-            // Directory and number may be the same on another file system.
-            let is_same = left.iter().any(|(volume, _)| volume == entry.identity.as_bytes());
-            let (bytes, source, arena) = (size::text(bytes), dead.source.path.printable(), dead.arena.printable());
-            let what = format!("an earlier mount of {source} died with {bytes} of unwritten data, which is in {arena}");
-            let advice = match is_same {
-                true => format!("mount it with --arena {} first to write the data back", shell::word(&dead.arena)),
-                false => format!("{source} is a different directory now, or its file system was remounted"),
-            };
-            let away = format!("to abandon that data, move the arena away: {}", arena_file::away(&dead.arena));
-            return Err(Failure::failed(what).advise(advice).advise(away));
-        }
-    }
-    Ok(())
-}
-
-/// Removes obsolete entries of dead mounts: this source is taken over, or their arena is gone.
-fn forget<'a>(dead: impl Iterator<Item = &'a Found>, entry: &Entry) {
-    dead.filter(|found| found.entry.source.id == entry.source.id || !found.entry.arena.exists())
-        .for_each(Found::remove);
-}
-
 impl Obstacle {
     /// Whether it ends without help.
     fn is_going_away(&self) -> bool {
@@ -272,11 +181,11 @@ impl Obstacle {
     }
 }
 
-fn refusal(obstacle: &Obstacle, source: &Location) -> Failure {
+fn refusal(obstacle: &Obstacle, source: &Source) -> Failure {
     match obstacle {
         Obstacle::Mount(found) => taken_by(&found.entry, source).advise("or pass --wait to wait for it"),
         Obstacle::Unregistered(mount) => {
-            let (path, others, point) = (source.path.printable(), mount.source.printable(), mount.point.printable());
+            let (path, others, point) = (source.name().printable(), mount.source.printable(), mount.point.printable());
             Failure::busy(format!("{path} overlaps {others}, which another user mounted at {point}"))
                 .advise(format!("use {point}, have it unmounted first, or pass --wait to wait for it"))
         }
@@ -285,7 +194,7 @@ fn refusal(obstacle: &Obstacle, source: &Location) -> Failure {
                 Some(pid) => format!("pid {pid}, {}", lock::command_of(pid).printable()),
                 None => "a process that cannot be seen from here".to_owned(),
             };
-            Failure::new(Reason::Busy, format!("{} is locked by {holder}", source.path.printable())).advise(
+            Failure::new(Reason::Busy, format!("{} is locked by {holder}", source.name().printable())).advise(
                 "two mounts of one directory would overwrite each other's data: end that process first, or use --wait",
             )
         }
@@ -294,11 +203,11 @@ fn refusal(obstacle: &Obstacle, source: &Location) -> Failure {
 
 /// The message about a source that another mount has, in whole or in part, or about a mount point that another mount
 /// has.
-pub(crate) fn taken_by(owner: &Entry, source: &Location) -> Failure {
-    let (path, mountpoint, pid) = (source.path.printable(), owner.mountpoint.printable(), owner.pid);
-    let others = owner.source.path.printable();
+pub(crate) fn taken_by(owner: &Entry, source: &Source) -> Failure {
+    let (path, mountpoint, pid) = (source.name().printable(), owner.mountpoint.printable(), owner.pid);
+    let others = owner.source.name().printable();
     let what = match () {
-        () if owner.source.id == source.id => format!("{path} is already mounted at {mountpoint} (pid {pid})"),
+        () if owner.source.is_same(source) => format!("{path} is already mounted at {mountpoint} (pid {pid})"),
         () if owner.source.contains(source) => {
             format!("{path} is inside {others}, which is mounted at {mountpoint} (pid {pid})")
         }

@@ -29,8 +29,8 @@ use crate::os::private_dir;
 use crate::output::progress::Meter;
 use crate::output::shell;
 use crate::registry::Entry;
-use crate::source::location::ON_A_MOUNT;
-use crate::volume::node_search;
+use crate::source::directory::ON_A_MOUNT;
+use crate::source::opened::Opened;
 
 /// In memory on every Linux.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -193,7 +193,7 @@ pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Fai
     Ok(Some(Left { arena, survivors, bytes }))
 }
 
-/// Writes everything back to the source of `entry` and removes the file (F2). Passes the volume to `started`, for
+/// Writes everything back to the source of `entry`, which is open as `source`, and removes the file (F2). Passes the volume to `started`, for
 /// progress. Returns the rescue files: data whose file was changed or removed in the source.
 ///
 /// # Errors
@@ -204,9 +204,10 @@ pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Fai
 pub(crate) fn write_back(
     mut left: Left,
     entry: &Entry,
+    source: &Opened,
     started: impl FnOnce(&Arc<SuperBlock>),
 ) -> Result<Vec<Rescued>, Failure> {
-    let (path, source) = (&entry.arena, &entry.source.path);
+    let path = &entry.arena;
     let kept = |what: String| {
         Failure::failed(format!("cannot write back what an earlier mount left in {}: {what}", path.printable()))
             .advise("the data is kept there; mount the source again when the cause is gone")
@@ -218,13 +219,16 @@ pub(crate) fn write_back(
         return Ok(Vec::new());
     }
     if entry.identity.starts_with(ON_A_MOUNT) {
-        let dev = rustix::fs::stat(source).map_err(|errno| kept(errno.to_string()))?.st_dev;
+        let dev = rustix::fs::stat(entry.source.name()).map_err(|errno| kept(errno.to_string()))?.st_dev;
         let volumes = left.survivors.volumes.iter_mut();
         volumes.flat_map(|volume| &mut volume.inodes).for_each(|inode| inode.record.dev = dev);
     }
-    let backend = node_search::open_for(source, Some(&inodes)).map_err(|error| kept(error.to_string()))?;
+    source
+        .check_not_overtaken()
+        .map_err(|why| kept(why).advise(format!("to abandon that data, move the arena away: {}", away(path))))?;
+    let backend = source.backend(Some(&inodes)).map_err(|error| kept(error.to_string()))?;
     let engine = Engine::recover(left.arena, left.survivors, Arc::new(SystemClock), Tunables::default());
-    let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| kept(error.to_string()))?;
+    let volume = engine.mount(&entry.identity, backend).map_err(|error| kept(error.to_string()))?;
     started(&volume);
     let rescued = volume.rescued();
     volume.umount(UmountOptions::default()).map_err(|error| kept(error.to_string()))?;

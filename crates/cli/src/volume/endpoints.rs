@@ -1,4 +1,4 @@
-//! The two directories of a mount, checked before anything is created or locked.
+//! The source and the mount point of a mount, checked before anything is created or locked.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -8,52 +8,50 @@ use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use slackwater_fuse::Printable as _;
 
+use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
+use crate::object;
 use crate::os::detach;
 use crate::os::mount_table::{self, is_no_mount_point};
 use crate::output::shell;
 use crate::output::terminal::errln;
 use crate::registry::Entry;
-use crate::source::location::Location;
+use crate::source::directory::Directory;
+use crate::source::{self, Source};
 
 /// Source and mount point, which may be mounted together.
 pub(crate) struct Endpoints {
-    pub(crate) source: Location,
-    /// Open for reading; the lock is taken on it.
-    pub(crate) source_fd: OwnedFd,
+    pub(crate) source: Source,
+    /// Of a directory, open for reading; the lock is taken on it.
+    pub(crate) source_fd: Option<OwnedFd>,
     pub(crate) mountpoint: PathBuf,
 }
 
 /// Finds both. Frees the mount point of a dead process first. `mounts` are all live mounts.
 ///
 /// # Errors
-/// One of them is missing, is not a directory, is in use, or is inside the other.
-pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Result<Endpoints, Failure> {
-    let (source, source_fd) =
-        Location::open(source, OFlags::RDONLY).map_err(|error| refused("source", source, &error))?;
+/// One of them is missing, is not a directory, is in use, or is inside the other. The source is an object volume and its
+/// store fails. The source cannot have one of the options.
+///
+/// # Blocking
+/// For the source.
+pub(crate) fn find(
+    source: &Path,
+    mountpoint: &Path,
+    options: &VolumeOptions,
+    mounts: &[&Entry],
+) -> Result<Endpoints, Failure> {
+    source::check_options(source, options)?;
+    let (source, source_fd, store) = find_source(source, options.read_only)?;
     if !is_no_mount_point(mountpoint) {
         free_dead(mountpoint)?;
     }
     let (mountpoint, _) =
-        Location::open(mountpoint, OFlags::PATH).map_err(|error| refused("mount point", mountpoint, &error))?;
-    let (from, to) = (source.path.printable(), mountpoint.path.printable());
-    if source.id == mountpoint.id {
-        return Err(Failure::usage(format!("the mount point {to} is the source itself"))
-            .advise("mount it at another, empty directory"));
+        Directory::open(mountpoint, OFlags::PATH).map_err(|error| refused("mount point", mountpoint, &error))?;
+    if let Some(holds) = source.directory().or(store.as_ref()) {
+        check_apart(source.name(), holds, &mountpoint, mounts)?;
     }
-    // If the source is inside a volume at the mount point, the root of that volume contains the source.
-    if mountpoint.contains(&source) {
-        return Err(Failure::usage(format!("the source {from} is inside the mount point {to}"))
-            .advise("the mount would hide it; choose a mount point elsewhere"));
-    }
-    if source.contains(&mountpoint) {
-        return Err(Failure::usage(format!("the mount point {to} is inside the source {from}"))
-            .advise("the volume would contain itself; choose a mount point elsewhere"));
-    }
-    if let Some(behind) = behind(&source.path, mounts).find(|behind| behind.contains(&mountpoint)) {
-        let what = format!("the mount point {to} is inside {}, which the source {from} shows", behind.path.printable());
-        return Err(Failure::usage(what).advise("the volume would contain itself; choose a mount point elsewhere"));
-    }
+    let to = mountpoint.path.printable();
     if !is_no_mount_point(&mountpoint.path)
         && let Some(mount) = mount_table::mount_at(&mountpoint.path)
     {
@@ -69,8 +67,48 @@ pub(crate) fn find(source: &Path, mountpoint: &Path, mounts: &[&Entry]) -> Resul
     Ok(Endpoints { source, source_fd, mountpoint: mountpoint.path })
 }
 
-/// The sources of the mounts that `path` is on, one behind the other.
-fn behind<'a>(path: &Path, mounts: &'a [&Entry]) -> impl Iterator<Item = &'a Location> {
+/// The source; a directory open for reading; and the directory of an object volume, if its store is one.
+fn find_source(word: &Path, is_read_only: bool) -> Result<(Source, Option<OwnedFd>, Option<Directory>), Failure> {
+    let Some(url) = word.to_str().filter(|_| source::is_url(word)) else {
+        let opened = Directory::open(word, OFlags::RDONLY);
+        let (directory, fd) = opened.map_err(|error| refused("source", word, &error))?;
+        return Ok((Source::Directory(directory), Some(fd), None));
+    };
+    let (volume, store) = object::find(url, is_read_only)?;
+    let open = |path: PathBuf| {
+        Directory::open(&path, OFlags::PATH)
+            .map(|(directory, _)| directory)
+            .map_err(|error| refused("directory of the object volume", &path, &error))
+    };
+    Ok((Source::Object(volume), None, store.map(open).transpose()?))
+}
+
+/// Refuses a mount point that would hide what the source `from` consists of, or would be part of it. `holds` is the
+/// directory with the source's data.
+fn check_apart(from: &Path, holds: &Directory, mountpoint: &Directory, mounts: &[&Entry]) -> Result<(), Failure> {
+    let (from, to) = (from.printable(), mountpoint.path.printable());
+    if holds.id == mountpoint.id {
+        return Err(Failure::usage(format!("the mount point {to} is the source itself"))
+            .advise("mount it at another, empty directory"));
+    }
+    // If the source is inside a volume at the mount point, the root of that volume contains the source.
+    if mountpoint.contains(holds) {
+        return Err(Failure::usage(format!("the source {from} is inside the mount point {to}"))
+            .advise("the mount would hide it; choose a mount point elsewhere"));
+    }
+    if holds.contains(mountpoint) {
+        return Err(Failure::usage(format!("the mount point {to} is inside the source {from}"))
+            .advise("the volume would contain itself; choose a mount point elsewhere"));
+    }
+    if let Some(behind) = behind(&holds.path, mounts).find(|behind| behind.contains(mountpoint)) {
+        let what = format!("the mount point {to} is inside {}, which the source {from} shows", behind.path.printable());
+        return Err(Failure::usage(what).advise("the volume would contain itself; choose a mount point elsewhere"));
+    }
+    Ok(())
+}
+
+/// The source directories of the mounts that `path` is on, one behind the other.
+fn behind<'a>(path: &Path, mounts: &'a [&Entry]) -> impl Iterator<Item = &'a Directory> {
     let mut at = path.to_path_buf();
     let mut left = mounts.len();
     iter::from_fn(move || {
@@ -78,8 +116,9 @@ fn behind<'a>(path: &Path, mounts: &'a [&Entry]) -> impl Iterator<Item = &'a Loc
         let on = mounts.iter().filter(|entry| at.starts_with(&entry.mountpoint));
         let entry = on.max_by_key(|entry| entry.mountpoint.as_os_str().len())?;
         let below = at.strip_prefix(&entry.mountpoint).ok()?;
-        at = entry.source.path.join(below);
-        Some(&entry.source)
+        let source = entry.source.directory()?;
+        at = source.path.join(below);
+        Some(source)
     })
 }
 
@@ -148,7 +187,7 @@ fn refused(role: &str, at: &Path, error: &io::Error) -> Failure {
 fn dead_mount_below(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let path = std::path::absolute(path).ok()?;
     let mount = path.ancestors().find_map(mount_table::mount_at)?;
-    (mount_table::is_slackwater(&mount) && mount.source.is_absolute()).then_some((mount.source, mount.point))
+    (mount_table::is_slackwater(&mount) && source::is_complete(&mount.source)).then_some((mount.source, mount.point))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use slackwater::{Engine, SuperBlock};
 use slackwater_arena::size;
@@ -39,6 +40,13 @@ pub(crate) fn tenancy(
     tenancy.map(Some).map_err(|error| Failure::failed(format!("cannot start the thread that watches cgroups: {error}")))
 }
 
+/// How long the kernel may cache names and attributes, and the engine those of the source. Changes made elsewhere show
+/// after at most twice this time; `follow` is the limit for these and all other caches of a reader together.
+pub(crate) fn cache_timeout(follow: Option<Duration>) -> Duration {
+    let usual = MountOptions::default().cache_timeout;
+    follow.map_or(usual, |follow| usual.min(follow / 4))
+}
+
 /// The threads that serve front ends.
 ///
 /// # Errors
@@ -73,6 +81,7 @@ impl FrontEnd {
             nodev: options.nodev,
             noexec: options.noexec,
             dontcache: options.dontcache,
+            cache_timeout: cache_timeout(options.follow),
             ..MountOptions::default()
         };
         let mounted = MountedVolume::mount(pool, Arc::clone(volume), mountpoint, &options, tenancy);

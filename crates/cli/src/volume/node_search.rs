@@ -73,7 +73,14 @@ fn look_up(backend: &dyn Backend, dir: &Node, name: OsString) -> Result<Found, B
     ask(backend, |done| Call::Lookup { dir: dir.clone(), name, done })
 }
 
-fn ask(backend: &dyn Backend, call: impl FnOnce(Done<Found>) -> Call) -> Result<Found, BackendError> {
+/// Waits for the answer to a call.
+///
+/// # Blocking
+/// For the source.
+pub(crate) fn ask<T: Send + 'static>(
+    backend: &dyn Backend,
+    call: impl FnOnce(Done<T>) -> Call,
+) -> Result<T, BackendError> {
     let (answer, answered) = channel();
     backend.submit(call(Done::new(move |result| {
         // The caller waits for it.

@@ -19,7 +19,7 @@ const FIGURES_BYTES: usize = 512;
 const NAME_BYTE_BYTES: usize = 6;
 
 /// Milliseconds, as in messages.
-pub(super) fn ms(time: Duration) -> u64 {
+pub(crate) fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 

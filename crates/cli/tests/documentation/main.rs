@@ -3,7 +3,7 @@
 //!
 //! These tests need root and /dev/fuse. A script has its own mount namespace, with empty /tmp, /run and /dev/shm, so
 //! that other processes do not see its mounts. It also has its own network, so that its ports are free. `slackwater` is
-//! the command under test. `cargo` builds nothing, and `cargo run --release -- ...` runs that command too.
+//! the command under test. `cargo` builds nothing, and `cargo run ... -- ...` runs that command too.
 //!
 //! A `text` block directly after an `sh` block shows the output of its commands. Its lines must appear in the output in
 //! the same order, possibly with other lines between them. A word that contains a digit, or a unit of bytes, matches
@@ -19,7 +19,7 @@ mod page;
 mod rig;
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -32,6 +32,7 @@ const STAGE: &str = r#"
 umount -l -a -t fuse.slackwater
 mount -t tmpfs none /run
 install -D "$BINARY" /run/bin/slackwater
+if [ -e "$SERVER" ]; then install "$SERVER" /run/bin/slackwater-s3-server; fi
 mount -t tmpfs none /dev/shm
 mount -t tmpfs none /tmp
 unset SLACKWATER_RUNTIME_DIR SLACKWATER_SOCKET XDG_RUNTIME_DIR
@@ -39,7 +40,11 @@ export PATH=/run/bin:$PATH
 cd /tmp
 ip link set lo up
 cargo() {
-    if [ "$1 $2" = 'run --release' ]; then shift 3; slackwater "$@"; fi
+    if [ "$1" = run ]; then
+        while [ "$1" != -- ]; do shift; done
+        shift
+        slackwater "$@"
+    fi
 }
 set -eu
 "#;
@@ -88,7 +93,8 @@ fn run_blocks(blocks: &[Block]) -> Result<Vec<String>, String> {
     let output = File::create(&said).unwrap();
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--propagation", "private", "bash", "-c", &script]);
-    command.env("BINARY", env!("CARGO_BIN_EXE_slackwater")).env(name, value).current_dir("/");
+    command.env("BINARY", env!("CARGO_BIN_EXE_slackwater")).env("SERVER", s3_server());
+    command.env(name, value).current_dir("/");
     command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
     let status = Process::spawn(&mut command).wait();
 
@@ -100,6 +106,11 @@ fn run_blocks(blocks: &[Block]) -> Result<Vec<String>, String> {
         None if !status.success() => Err(format!("after the last block: {status}")),
         None => Ok(said),
     }
+}
+
+/// The local S3 server, if the whole workspace was built.
+fn s3_server() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_slackwater")).with_file_name("slackwater-s3-server")
 }
 
 #[track_caller]
@@ -124,6 +135,15 @@ fn the_readme() {
 #[test]
 fn try_it() {
     check("docs/TRY.md");
+}
+
+#[cfg(feature = "object")]
+#[test]
+fn object_volumes() {
+    if !s3_server().is_file() {
+        return needs::skip("the local S3 server is not built: cargo build -p slackwater-s3-server");
+    }
+    check("docs/OBJECT.md");
 }
 
 #[test]

@@ -28,6 +28,8 @@ mod mount_flags;
 #[allow(dead_code, reason = "a part of what other test programs use")]
 #[path = "../../../fuse/tests/needs/mod.rs"]
 mod needs;
+#[cfg(feature = "object")]
+mod object_kills;
 mod other_users;
 #[path = "../rig/mod.rs"]
 mod rig;

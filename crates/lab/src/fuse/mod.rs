@@ -14,9 +14,11 @@ use anyhow::{Context, Result};
 
 use self::access::{Amounts, p50, p99};
 use self::footprint::Footprint;
-use self::mounted::Mounted;
+pub(crate) use self::mounted::{Mounted, arena_in, mountpoint_in};
 use self::programs::{BARE, PEERS};
-pub(crate) use self::programs::{BINDFS, DISK, MERGERFS, OURS, RCLONE, Server, lab, on_path, slackwater, tied};
+pub(crate) use self::programs::{
+    BINDFS, DISK, MERGERFS, OURS, RCLONE, Server, lab, on_path, slackwater, slackwater_with_object_volumes, tied,
+};
 pub(crate) use self::subject::Subject;
 use crate::harness::samples::ratio;
 use crate::harness::{Bars, Bound, Estimate, Options, Report, Series, Source, Table, listing, rounds};

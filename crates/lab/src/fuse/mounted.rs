@@ -30,13 +30,17 @@ pub(crate) struct Mounted {
 impl Mounted {
     /// Mounts `home/source` at `home/mnt`, both made if they do not exist.
     pub(crate) fn new(server: &Server, home: &Path, cache_bytes: u64) -> Result<Mounted> {
-        let (source, mountpoint, log) = (home.join("source"), home.join("mnt"), home.join("log"));
-        for path in [&source, &mountpoint] {
-            fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
-        }
-        let arena = arena_in(home);
+        let source = home.join("source");
+        fs::create_dir_all(&source).with_context(|| format!("cannot create {}", source.display()))?;
+        let command = server.command(&source, &mountpoint_in(home), cache_bytes, &arena_in(home));
+        Self::start(server, command, home)
+    }
+
+    /// Runs `command`, which mounts something at [`mountpoint_in`] this `home`. It may use the arena [`arena_in`] it.
+    pub(crate) fn start(server: &Server, mut command: Command, home: &Path) -> Result<Mounted> {
+        let (mountpoint, arena, log) = (mountpoint_in(home), arena_in(home), home.join("log"));
+        fs::create_dir_all(&mountpoint).with_context(|| format!("cannot create {}", mountpoint.display()))?;
         let output = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-        let mut command = server.command(&source, &mountpoint, cache_bytes, &arena);
         command.stdout(output.try_clone()?).stderr(output);
         let (before, start) = (device(home)?, Instant::now());
         let process = Process::start(&mut command).with_context(|| format!("cannot start {}", server.name))?;
@@ -107,8 +111,13 @@ impl Drop for Mounted {
     }
 }
 
-/// In memory. The name contains that of the home, so no other process has the file.
-fn arena_in(home: &Path) -> PathBuf {
+/// The mount point of a mount in `home`.
+pub(crate) fn mountpoint_in(home: &Path) -> PathBuf {
+    home.join("mnt")
+}
+
+/// The arena of a mount in `home`, in memory. The name contains that of the home, so no other process has the file.
+pub(crate) fn arena_in(home: &Path) -> PathBuf {
     let name: Vec<_> = home.components().rev().take(2).map(|part| part.as_os_str().to_string_lossy()).collect();
     Path::new("/dev/shm").join(format!("{}.arena", name.join("-")))
 }

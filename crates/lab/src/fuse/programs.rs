@@ -43,7 +43,8 @@ impl Server {
         Ok(servers)
     }
 
-    fn new(name: &'static str, program: PathBuf) -> Self {
+    /// `program` as the server `name`.
+    pub(crate) fn new(name: &'static str, program: PathBuf) -> Self {
         let options: &[&str] = match name {
             // Measured writes stay below the limit, as they do with the kernel, whose limit is a part of all memory.
             OURS => &["--dirty-ratio", "75"],
@@ -52,6 +53,10 @@ impl Server {
             _ => &[],
         };
         Self { name, program, options: options.iter().map(OsString::from).collect() }
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
     }
 
     /// The same with other options than the usual ones.
@@ -118,6 +123,11 @@ pub(crate) fn tied(program: &Path, signal: &str) -> Command {
 /// The `slackwater` command. If cargo runs this program, it is built first.
 pub(crate) fn slackwater() -> Result<PathBuf> {
     own("slackwater", &["--package", "slackwater-cli", "--bins"])
+}
+
+/// The same with object volumes.
+pub(crate) fn slackwater_with_object_volumes() -> Result<PathBuf> {
+    own("slackwater", &["--package", "slackwater-cli", "--bins", "--features", "object"])
 }
 
 /// This program, also if a test calls this, which is another program.

@@ -12,9 +12,10 @@ use serde::{Deserialize, Deserializer};
 use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
 
-use crate::arguments::{parse_duration, parse_metrics};
 use crate::control::protocol::{MountRequest, VolumeOptions};
 use crate::exit::Failure;
+use crate::option_values::{parse_duration, parse_follow, parse_metrics, parse_upload_limit};
+use crate::source;
 use crate::volume::front_end::TenantBy;
 use crate::volume::name::VolumeName;
 
@@ -72,6 +73,12 @@ pub(crate) struct VolumeTable {
     noexec: bool,
     #[serde(default)]
     dontcache: bool,
+    /// Of an object volume.
+    #[serde(default, deserialize_with = "age")]
+    follow: Option<Duration>,
+    /// Of an object volume, in bytes per second.
+    #[serde(default, deserialize_with = "rate")]
+    upload_limit: Option<u64>,
 }
 
 impl Default for Config {
@@ -105,7 +112,8 @@ impl Config {
         let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         for (name, volume) in &config.volumes {
             for (key, path) in [("source", &volume.source), ("mountpoint", &volume.mountpoint)] {
-                if !path.is_absolute() {
+                let is_complete = if key == "source" { source::is_complete } else { Path::is_absolute };
+                if !is_complete(path) {
                     return Err(format!("volumes.{name}.{key}: {} is not an absolute path", path.printable()));
                 }
             }
@@ -134,6 +142,9 @@ impl Config {
                 nodev: volume.nodev,
                 noexec: volume.noexec,
                 dontcache: volume.dontcache,
+                take_over: false,
+                follow: volume.follow,
+                upload_limit_bytes_per_s: volume.upload_limit,
             },
         })
     }
@@ -146,6 +157,14 @@ fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Er
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     parse_duration(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+fn age<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    parse_follow(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    parse_upload_limit(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
 }
 
 fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
@@ -192,6 +211,13 @@ mod tests {
             source = "/srv/web"
             mountpoint = "/mnt/web"
             noexec = true
+
+            [volumes.archive]
+            source = "s3://bucket/archive"
+            mountpoint = "/mnt/archive"
+            read-only = true
+            follow = "1s"
+            upload-limit = "1MiB"
             "#,
         )
         .unwrap();
@@ -199,9 +225,11 @@ mod tests {
         assert_eq!(config.dirty_expire, Duration::from_secs(5));
         assert_eq!(config.tenants[Path::new("/containers/a")].limit, Some(64 << 20));
         let mounts: Vec<_> = config.mounts().collect();
-        assert_eq!(mounts.len(), 1);
-        assert_eq!((mounts[0].name.as_deref(), mounts[0].options.noexec), (Some("web"), true));
-        assert!(!mounts[0].options.nodev && mounts[0].source == Path::new("/srv/web"));
+        let [archive, web] = &mounts[..] else { panic!("{mounts:?}") };
+        assert_eq!((web.name.as_deref(), web.options.noexec), (Some("web"), true));
+        assert!(!web.options.nodev && web.source == Path::new("/srv/web"));
+        let settings = (archive.options.follow, archive.options.upload_limit_bytes_per_s);
+        assert_eq!(settings, (Some(Duration::from_secs(1)), Some(1 << 20)));
     }
 
     #[test]
@@ -244,6 +272,7 @@ mod tests {
             ("[volumes.web]\nsource = \"/a\"\nmountpoint = \"/b\"\nread_only = true", ["line 4", "read_only"]),
             ("[volumes.web]\nsource = \"a\"\nmountpoint = \"/b\"", ["volumes.web.source", "not an absolute path"]),
             ("[volumes.\"a/b\"]\nsource = \"/a\"\nmountpoint = \"/b\"", ["a/b", "letters"]),
+            ("[volumes.a]\nsource = \"s3://b\"\nmountpoint = \"/b\"\nfollow = \"1\"", ["line 4", "follow"]),
             ("cache = \"1GiB", ["line 1", "cache"]),
         ] {
             let error = Config::parse(text).unwrap_err();
@@ -262,7 +291,7 @@ mod tests {
             let text = String::from_utf8_lossy(&text);
             match Config::parse(&text) {
                 Ok(config) => {
-                    prop_assert!(config.mounts().all(|mount| mount.source.is_absolute() && mount.mountpoint.is_absolute()));
+                    prop_assert!(config.mounts().all(|mount| source::is_complete(&mount.source) && mount.mountpoint.is_absolute()));
                     drop(config.configured_tenants());
                 }
                 Err(error) => prop_assert!(error.contains("line ") || error.contains("volumes."), "{error}"),

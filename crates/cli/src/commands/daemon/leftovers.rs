@@ -19,12 +19,14 @@ use slackwater_arena::size;
 use slackwater_arena::{Arena, Survivors};
 use slackwater_fuse::Printable as _;
 
+use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
 use crate::os::detach::detach;
 use crate::os::mount_table::MountTable;
 use crate::output::terminal::errln;
-use crate::registry::{Found, Registry};
-use crate::volume::{arena_file, node_search, rescued};
+use crate::registry::{Entry, Found, Registry};
+use crate::source::opened::Opened;
+use crate::volume::{arena_file, rescued};
 
 /// The volumes in the arena, by identity.
 #[derive(Debug, Default)]
@@ -50,7 +52,7 @@ impl Leftovers {
             let identity = String::from_utf8_lossy(survivor.record.id.as_slice()).into_owned();
             let source = dead.iter().find(|found| found.entry.identity == identity);
             let left = volumes.entry(identity).or_insert_with(|| LeftoverVolume {
-                source: source.map(|found| found.entry.source.path.clone()),
+                source: source.map(|found| found.entry.source.name().to_path_buf()),
                 nodes: HashSet::new(),
                 bytes: 0,
             });
@@ -98,41 +100,51 @@ impl Leftovers {
     /// Reserves the entries of dead mounts whose sources `is_mounted_anyway` does not know. These sources cannot be
     /// mounted until [`Leftovers::write_back`] has returned for each of them.
     pub(crate) fn reserve(&self, dead: Vec<Found>, is_mounted_anyway: impl Fn(&Path) -> bool) -> Vec<Found> {
-        let is_to_come = |found: &Found| {
-            self.volumes.contains_key(&found.entry.identity) && !is_mounted_anyway(&found.entry.source.path)
-        };
+        let is_left = |found: &Found| self.volumes.contains_key(&found.entry.identity) || found.entry.has_log();
+        let is_to_come = |found: &Found| is_left(found) && !is_mounted_anyway(found.entry.source.name());
         let reserved: Vec<_> = dead.into_iter().filter(is_to_come).collect();
         self.being_written_back().extend(reserved.iter().map(|found| found.entry.identity.clone()));
         reserved
     }
 
-    /// Writes back the data of one reserved entry.
+    /// Writes back the data of one reserved entry, and brings the local log of an object volume to its store.
     ///
     /// # Blocking
     /// For the source.
     pub(crate) fn write_back(&self, engine: &Engine, found: &Found) {
         let entry = &found.entry;
-        let source = &entry.source.path;
-        let Some(left) = self.volumes.get(&entry.identity) else { return };
-        let written_back = || -> Result<(), String> {
-            let backend = node_search::open_for(source, Some(&left.nodes)).map_err(|error| error.to_string())?;
-            let volume = engine.mount(&entry.identity, Arc::new(backend)).map_err(|error| error.to_string())?;
-            rescued::print_all(&volume.rescued(), source);
-            volume.umount(UmountOptions::default()).map_err(|error| error.to_string())
-        };
-        match written_back() {
+        let source = entry.source.name();
+        let left = self.volumes.get(&entry.identity);
+        let shown = left.map_or_else(|| "changes".to_owned(), |left| size::text(left.bytes));
+        match written_back(engine, entry, left) {
             Ok(()) => {
-                errln!("Wrote back {} of {}.", size::text(left.bytes), source.printable());
+                errln!("Wrote back {shown} of {}.", source.printable());
                 found.remove();
             }
             Err(error) => {
-                errln!("Cannot write back {} of {}: {error}", size::text(left.bytes), source.printable());
-                errln!("  The data is kept in the arena; mount the source again when the cause is gone.");
+                errln!("Cannot write back {shown} of {}: {error}", source.printable());
+                errln!("  The data is kept; mount the source again when the cause is gone.");
             }
         }
         self.being_written_back().remove(&entry.identity);
         self.written_back.notify_all();
     }
+}
+
+fn written_back(engine: &Engine, entry: &Entry, left: Option<&LeftoverVolume>) -> Result<(), String> {
+    let say = |text: &str| tracing::info!("{text}");
+    let opened = Opened::new(entry, &VolumeOptions::default(), false, &say).map_err(|failure| failure.to_string())?;
+    let written = || -> Result<(), String> {
+        let Some(left) = left else { return Ok(()) };
+        opened.check_not_overtaken()?;
+        let backend = opened.backend(Some(&left.nodes)).map_err(|error| error.to_string())?;
+        let volume = engine.mount(&entry.identity, backend).map_err(|error| error.to_string())?;
+        rescued::print_all(&volume.rescued(), entry.source.name());
+        volume.umount(UmountOptions::default()).map_err(|error| error.to_string())
+    };
+    let written = written();
+    let closed = opened.clone().close(false).map_err(|failure| failure.to_string());
+    written.and(closed)
 }
 
 /// Detaches the dead mounts of the daemons that used this arena, and returns their registry entries.
@@ -174,7 +186,8 @@ pub(crate) fn take_arena(path: &Path, dead: &[Found]) -> Result<Option<(Arc<Aren
     if left.volumes.is_empty() {
         drop((arena, survivors));
         arena_file::remove(path)?;
-        dead.iter().for_each(Found::remove);
+        // The entry of an object volume with a log says where that belongs.
+        dead.iter().filter(|found| !found.entry.has_log()).for_each(Found::remove);
         return Ok(None);
     }
     let (bytes, volumes) = (size::text(left.bytes()), left.volumes.len());

@@ -149,7 +149,7 @@ fn explain(volumes: &Volumes) {
     errln!("Unwritten: {}", size::text(volumes.figures().0));
     for (name, session) in volumes.sessions() {
         let bytes = session.figures().0;
-        errln!("  {:>10}  {name} ({})", size::text(bytes), session.entry.source.path.printable());
+        errln!("  {:>10}  {name} ({})", size::text(bytes), session.entry.source.name().printable());
     }
     errln!("Giving up leaves it in {}; the next daemon here writes it back.", volumes.shared.arena.printable());
     errln!("It is lost if the machine restarts before that. Programs with open files get errors.");
@@ -164,6 +164,6 @@ pub(super) fn end_with_data_left(volumes: &Volumes, end: End) -> ! {
     };
     let (left, arena) = (size::text(volumes.figures().0), volumes.shared.arena.printable());
     errln!("{what}: {left} not written back. The data is kept in {arena}; the next daemon writes it back.");
-    let sources: Vec<_> = volumes.sessions().iter().map(|(_, session)| session.entry.source.id.dev).collect();
+    let sources: Vec<_> = volumes.sessions().iter().filter_map(|(_, session)| session.entry.source.device()).collect();
     early_exit::exit_now(reason, &sources)
 }

@@ -37,7 +37,7 @@ pub(super) fn mount_volumes(
 ) -> io::Result<usize> {
     // By name only, because looking at a source may hang.
     let named = |source: &Path| {
-        let is_it = |request: &MountRequest| std::path::absolute(&request.source).is_ok_and(|path| path == source);
+        let is_it = |request: &MountRequest| crate::source::absolute(&request.source).is_ok_and(|path| path == source);
         configured.iter().any(is_it)
     };
     let left = volumes.shared.left.reserve(dead, named).into_iter().map(Volume::Left);

@@ -34,12 +34,13 @@ use crate::os::mount_table::MountTable;
 use crate::output::shell;
 use crate::parallel::for_each_parallel;
 use crate::registry::{Entry, Registry};
+use crate::source::opened::Opened;
 use crate::source::ownership::{self, Ownership};
 use crate::volume::front_end::{FrontEnd, Tenancy};
 use crate::volume::name::VolumeName;
 use crate::volume::session::{Session, Tally};
 use crate::volume::settings;
-use crate::volume::{endpoints, node_search, rescued};
+use crate::volume::{endpoints, rescued};
 
 /// The parts that all volumes share.
 pub(super) struct Shared {
@@ -81,7 +82,13 @@ enum Slot {
 struct Volume {
     session: Arc<Session>,
     /// Present until it is released at the end.
-    ownership: Option<Ownership>,
+    held: Option<Held>,
+}
+
+/// The possessions of a volume until nothing of it is left.
+struct Held {
+    source: Opened,
+    ownership: Ownership,
 }
 
 /// A taken name; dropping it frees the name.
@@ -126,7 +133,7 @@ impl Volumes {
             let own = self.entries();
             let others = others.iter().filter(|found| found.is_alive).map(|found| &found.entry);
             let mounts: Vec<_> = others.chain(own.iter().map(Arc::as_ref)).collect();
-            let endpoints = endpoints::find(&request.source, &request.mountpoint, &mounts)?;
+            let endpoints = endpoints::find(&request.source, &request.mountpoint, &request.options, &mounts)?;
             let identity = endpoints.source.identity(&[]);
             let identity = identity.map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
             let Shared { arena, cache_bytes, socket, .. } = &self.shared;
@@ -138,9 +145,18 @@ impl Volumes {
         let ownership =
             ownership::acquire(&self.shared.registry, &entry, source_fd, false, &|text| tracing::info!("{text}"))?;
         let session = Session::new(entry, self.shared.tally.clone());
-        let front_end = self.open(&name, &session, request.options)?;
-        session.set_mounted(&self.shared.engine, &front_end);
-        let volume = Volume { session, ownership: Some(ownership) };
+        let (source, front_end) = match self.open(&name, &session, request.options) {
+            Ok(opened) => opened,
+            Err(failure) => {
+                // The entry says to which volume the changes belong.
+                if session.entry.has_log() {
+                    ownership.registered.leave();
+                }
+                return Err(failure);
+            }
+        };
+        session.set_mounted(&self.shared.engine, &front_end, &source);
+        let volume = Volume { session, held: Some(Held { source, ownership }) };
         let session = Arc::clone(&volume.session);
         let is_ending = reservation.fill(volume);
         self.shared.events.send(
@@ -160,19 +176,46 @@ impl Volumes {
     }
 
     /// Opens the source and mounts it.
-    fn open(&self, name: &VolumeName, session: &Session, options: VolumeOptions) -> Result<Arc<FrontEnd>, Failure> {
+    fn open(
+        &self,
+        name: &VolumeName,
+        session: &Session,
+        options: VolumeOptions,
+    ) -> Result<(Opened, Arc<FrontEnd>), Failure> {
+        let identity = &session.entry.identity;
+        self.shared.left.wait_until_written_back(identity);
+        let opened = Opened::new(&session.entry, &options, false, &|text| tracing::info!("{text}"))?;
+        if self.shared.left.nodes_of(identity).is_some()
+            && let Err(why) = opened.check_not_overtaken()
+        {
+            drop(opened.close(false));
+            let arena = self.shared.arena.printable();
+            return Err(Failure::failed(format!("a daemon that died left unwritten data in {arena}, and {why}"))
+                .advise("to abandon that data, end the daemon and move its arena away"));
+        }
+        let front_end = self.open_front_end(name, session, options, &opened);
+        let front_end = front_end.inspect_err(|_| drop(opened.clone().close(false)))?;
+        Ok((opened, front_end))
+    }
+
+    fn open_front_end(
+        &self,
+        name: &VolumeName,
+        session: &Session,
+        options: VolumeOptions,
+        opened: &Opened,
+    ) -> Result<Arc<FrontEnd>, Failure> {
         let Shared { namespace, pool, tenancy, left, .. } = &self.shared;
         let Entry { source, mountpoint, identity, .. } = &*session.entry;
         let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot open the source: {error}"));
-        left.wait_until_written_back(identity);
-        let backend = node_search::open_for(&source.path, left.nodes_of(identity)).map_err(|error| failed(&error))?;
-        let mounted = namespace.mount(name.path(), identity, Arc::new(backend)).map_err(|error| failed(&error))?;
+        let backend = opened.backend(left.nodes_of(identity)).map_err(|error| failed(&error))?;
+        let mounted = namespace.mount(name.path(), identity, backend).map_err(|error| failed(&error))?;
         let volume = mounted.super_block();
         drop(mounted);
-        let opened = FrontEnd::open(pool, &volume, &source.path, mountpoint, options, tenancy.clone());
+        let opened = FrontEnd::open(pool, &volume, source.name(), mountpoint, options, tenancy.clone());
         match opened {
             Ok(front_end) => {
-                rescued::print_all(&volume.rescued(), &source.path);
+                rescued::print_all(&volume.rescued(), source.name());
                 session.show(Some(&volume));
                 Ok(front_end)
             }
@@ -206,13 +249,13 @@ impl Volumes {
             return Err(Failure::busy(format!(
                 "the name {name} is taken by the volume at {} (source {})",
                 other.mountpoint.printable(),
-                other.source.path.printable()
+                other.source.name().printable()
             ))
             .advise(format!("unmount it first (slackwater umount {word}), or choose another --name")));
         }
         let mut others = state.by_name.values().map(Slot::entry);
         let in_the_way =
-            others.find(|other| other.source.overlaps(&entry.source) || other.mountpoint == entry.mountpoint);
+            others.find(|other| other.source.conflicts_with(&entry.source) || other.mountpoint == entry.mountpoint);
         if let Some(other) = in_the_way {
             return Err(ownership::taken_by(other, &entry.source));
         }
@@ -365,11 +408,15 @@ impl Volumes {
             left => format!("{} unwritten, kept in {}", size::text(left), self.shared.arena.printable()),
         };
         self.forget(name);
-        let ownership = self.state().by_name.get_mut(name).and_then(Slot::take_ownership);
-        if let Some(ownership) = ownership {
-            match left {
-                0 => drop(ownership),
-                _ => ownership.registered.leave(),
+        let held = self.state().by_name.get_mut(name).and_then(Slot::take_held);
+        if let Some(Held { source, ownership }) = held {
+            let closed = source.close(session.has_discarded());
+            if let Err(failure) = &closed {
+                tracing::error!(volume = name.as_str(), %failure, "the volume is not closed");
+            }
+            match left == 0 && closed.is_ok() {
+                true => drop(ownership),
+                false => ownership.registered.leave(),
             }
         }
         self.state().by_name.remove(name);
@@ -387,10 +434,10 @@ impl Slot {
         }
     }
 
-    fn take_ownership(&mut self) -> Option<Ownership> {
+    fn take_held(&mut self) -> Option<Held> {
         match self {
             Self::Reserved(_) => None,
-            Self::Mounted(volume) => volume.ownership.take(),
+            Self::Mounted(volume) => volume.held.take(),
         }
     }
 }

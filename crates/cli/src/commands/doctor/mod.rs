@@ -5,6 +5,7 @@ mod trial_mount;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags, memfd_create, openat2};
@@ -15,8 +16,10 @@ use slackwater_arena::{MountInfo, memory_limits};
 use slackwater_fuse::Printable as _;
 
 use crate::exit::{Failure, Reason};
+use crate::object::{self, StoreFinding};
 use crate::os::kernel::{self, Version};
 use crate::output::terminal::outln;
+use crate::source;
 use crate::volume::pressure;
 
 /// The result of one check.
@@ -56,9 +59,23 @@ const PROBES: [Probe; 13] = [
     ("sync", probe_sync),
 ];
 
-/// Runs all checks and prints the results. The status says whether a mount can work.
-pub(crate) fn run() -> ExitCode {
+/// Runs all checks of this machine, or of the store of `url`, and prints the results. The status says whether a mount
+/// can work.
+///
+/// # Errors
+/// `url` is not a URL.
+pub(crate) fn run(url: Option<&str>) -> Result<ExitCode, Failure> {
     let mut can_mount = true;
+    if let Some(url) = url {
+        if !source::is_url(Path::new(url)) {
+            return Err(Failure::usage(format!("{} is not the URL of an object volume", url.printable()))
+                .advise("write for example s3://bucket/volume, or nothing to check this machine"));
+        }
+        for StoreFinding { name, result } in object::check_store(url) {
+            can_mount &= show(&name, result.map_or_else(Finding::Fatal, Finding::Good));
+        }
+        return Ok(status(can_mount));
+    }
     for (name, probe) in PROBES {
         can_mount &= show(name, probe());
     }
@@ -67,6 +84,10 @@ pub(crate) fn run() -> ExitCode {
             can_mount &= show(FUSE, finding);
         }
     }
+    Ok(status(can_mount))
+}
+
+fn status(can_mount: bool) -> ExitCode {
     match can_mount {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(Reason::Failed.status()),

@@ -74,6 +74,9 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         tenant_dontcache,
         dirty_expire,
         read_only,
+        take_over,
+        follow,
+        upload_limit,
         allow_other,
         nosuid,
         nodev,
@@ -112,10 +115,17 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         word.push(if *dontcache { "=on" } else { "=off" });
         add("--tenant-dontcache", word);
     }
+    if let Some(age) = follow {
+        add("--follow", format_duration(*age).to_string().into());
+    }
+    if let Some(bytes) = upload_limit {
+        add("--upload-limit", bytes.to_string().into());
+    }
     add("--dirty-expire", format_duration(*dirty_expire).to_string().into());
     options.iter().for_each(|list| add("-o", list.into()));
     let flags = [
         (read_only, "--read-only"),
+        (take_over, "--take-over"),
         (allow_other, "--allow-other"),
         (nosuid, "--nosuid"),
         (nodev, "--nodev"),
@@ -210,6 +220,11 @@ mod tests {
             "uid:1=on",
             "--tenant-dontcache",
             "uid:3=off",
+            "--follow",
+            "1500ms",
+            "--upload-limit",
+            "50MiB",
+            "--take-over",
         ];
         let flags = ["--read-only", "--allow-other", "--nosuid", "--nodev", "--noexec", "--wait", "-o", "nofail"];
         let parse = |line: Vec<std::ffi::OsString>| {

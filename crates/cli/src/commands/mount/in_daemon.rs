@@ -1,6 +1,7 @@
 //! `slackwater mount --daemon`.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use slackwater_fuse::Printable as _;
@@ -13,6 +14,7 @@ use crate::control::client::{ANSWER_WITHIN, Conversation};
 use crate::control::protocol::{MountRequest, Reply, Request, VolumeRef};
 use crate::exit::Failure;
 use crate::output::terminal::outln;
+use crate::source;
 
 /// The source may have to be examined, and data of an earlier mount written back.
 const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
@@ -24,13 +26,13 @@ const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
 pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
     let arguments = options::with_option_lists(arguments)?;
     check_options(&arguments)?;
-    let absolute = |path: &Path| {
-        std::path::absolute(path).map_err(|error| Failure::usage(format!("{}: {error}", path.printable())))
+    let absolute = |path: &Path, of: fn(&Path) -> io::Result<PathBuf>| {
+        of(path).map_err(|error| Failure::usage(format!("{}: {error}", path.printable())))
     };
     let request = Request::Mount(MountRequest {
         name: arguments.name.clone(),
-        source: absolute(&arguments.source)?,
-        mountpoint: absolute(&arguments.mountpoint)?,
+        source: absolute(&arguments.source, source::absolute)?,
+        mountpoint: absolute(&arguments.mountpoint, |path| std::path::absolute(path))?,
         options: options::of_volume(&arguments),
     });
     let socket = arguments.at.path()?;

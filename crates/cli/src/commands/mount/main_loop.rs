@@ -180,7 +180,7 @@ fn explain(session: &Arc<Session>) {
 }
 
 fn explain_here(session: &Session) {
-    let (source, arena) = (session.entry.source.path.printable(), session.entry.arena.printable());
+    let (source, arena) = (session.entry.source.name().printable(), session.entry.arena.printable());
     errln!("Not yet written back to {source}: {}", size::text(session.figures().0));
     session.would_lose().lines(LINES).iter().for_each(|line| errln!("  {line}"));
     errln!("Giving up leaves it in {arena}; the next mount of {source} writes it back.");

@@ -1,8 +1,9 @@
-//! `slackwater mount`: from two directories to a mounted volume, and back.
+//! `slackwater mount`: from a source and a mount point to a mounted volume, and back.
 //!
 //! # Steps
-//! 1. Check the requirements: the kernel, `/dev/fuse`, the two directories (`endpoints`).
-//! 2. Take ownership of the source (`ownership`), and answer queries of the command (`session`).
+//! 1. Check the requirements: the kernel, `/dev/fuse`, source and mount point (`endpoints`).
+//! 2. Take ownership of the source (`ownership`), and answer queries of the command (`session`). Open the source
+//!    (`opened`).
 //! 3. Write back what a dead predecessor left (`arena_file`).
 //! 4. Create a new arena, an engine, a volume and the mount (`front_end`), and announce it.
 //! 5. Serve until the end is requested in any way (`main_loop`); then release everything.
@@ -26,11 +27,12 @@ use std::sync::Arc;
 use humantime::format_duration;
 use slackwater::{Engine, SuperBlock};
 use slackwater_arena::size;
-use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_backends::SystemClock;
 use slackwater_fuse::Printable as _;
 
 use crate::arguments::MountArguments;
 use crate::commands::doctor;
+use crate::control::protocol::{ObjectRole, VolumeOptions};
 use crate::control::server;
 use crate::exit::{Failure, Reason};
 use crate::metrics;
@@ -40,8 +42,9 @@ use crate::output::progress::Meter;
 use crate::output::shell;
 use crate::output::terminal::{errln, outln};
 use crate::registry::{Entry, Registry};
+use crate::source::opened::Opened;
 use crate::source::ownership::{self, Ownership};
-use crate::volume::arena_file;
+use crate::volume::arena_file::{self, Left};
 use crate::volume::front_end::{self, FrontEnd};
 use crate::volume::process::{prepare_process, tunables};
 use crate::volume::session::{Session, Tally};
@@ -89,13 +92,18 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let registry = Registry::open()?;
     let mounts = registry.entries()?;
     let mounts: Vec<_> = mounts.iter().filter(|found| found.is_alive).map(|found| &found.entry).collect();
-    let endpoints = endpoints::find(&arguments.source, &arguments.mountpoint, &mounts)?;
+    let options = options::of_volume(arguments);
+    let endpoints = endpoints::find(&arguments.source, &arguments.mountpoint, &options, &mounts)?;
     let identity = endpoints
         .source
         .identity(&mounts)
         .map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
     let arena_path = match &arguments.arena {
         Some(path) => arena_file::named(path)?,
+        // A reader has no data for a later mount, and several may run at the same time.
+        None if endpoints.source.is_reader() => {
+            arena_file::default_path(&format!("{identity}-reader-{}", std::process::id()))?
+        }
         None => arena_file::default_path(&identity)?,
     };
 
@@ -121,15 +129,18 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
 
     let metrics = metrics.map(|listener| serve_metrics(listener, &session)).transpose()?;
 
-    if let Err(failure) = write_back_leftovers(&session) {
-        // The entry says to which source the data there belongs.
-        if arena_file::may_hold_data(&session.entry.arena) {
-            ownership.registered.leave();
+    let source = match open_source(&session, &options, arguments.wait) {
+        Ok(source) => source,
+        Err(failure) => {
+            // The entry says to which source the data there belongs.
+            if arena_file::may_hold_data(&session.entry.arena) || session.entry.has_log() {
+                ownership.registered.leave();
+            }
+            return Err(failure);
         }
-        return Err(failure);
-    }
+    };
     main_loop.mounting();
-    let mounted = Mounted::open(&session, arguments, cache_bytes, &main_loop)?;
+    let mounted = Mounted::open(&session, source, arguments, cache_bytes, &main_loop)?;
     announce(&session, &mounted, arguments, metrics.as_ref());
     if let Some(departure) = departure {
         departure.leave();
@@ -149,7 +160,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         outln!(
             "Unmounted {}: everything is written back to {}.",
             session.entry.mountpoint.printable(),
-            session.entry.source.path.printable()
+            session.entry.source.name().printable()
         );
     }
     Ok(())
@@ -157,7 +168,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
 
 /// Ends the process as a crash would, but without a dead mount. The entry stays and says where the data is.
 fn end_with_data_left(session: &Session, end: End) -> ! {
-    let (source, arena) = (session.entry.source.path.printable(), session.entry.arena.printable());
+    let (source, arena) = (session.entry.source.name().printable(), session.entry.arena.printable());
     let (left, mountpoint) = (size::text(session.figures().0), session.entry.mountpoint.printable());
     let (what, reason) = match end {
         End::GivenUp => (format!("Given up: {left} not written back to {source}."), Reason::Failed),
@@ -165,8 +176,16 @@ fn end_with_data_left(session: &Session, end: End) -> ! {
             (format!("Unmounted {mountpoint} by force: {left} not written back to {source}."), Reason::Left)
         }
     };
-    errln!("{what} The data is kept in {arena}: mount {source} again to write it back.");
-    early_exit::exit_now(reason, &[session.entry.source.id.dev])
+    match session.object().filter(|object| object.role == ObjectRole::Fenced) {
+        Some(object) => {
+            let by = object.fenced_by.as_deref().unwrap_or("another process");
+            errln!(
+                "{what} {by} has taken over {source}, so it accepts nothing from here. The data is kept in {arena}."
+            );
+        }
+        None => errln!("{what} The data is kept in {arena}: mount {source} again to write it back."),
+    }
+    early_exit::exit_now(reason, session.entry.source.device().as_slice())
 }
 
 fn serve_metrics(listener: TcpListener, session: &Arc<Session>) -> Result<metrics::Server, Failure> {
@@ -175,21 +194,32 @@ fn serve_metrics(listener: TcpListener, session: &Arc<Session>) -> Result<metric
         .map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))
 }
 
-fn write_back_leftovers(session: &Session) -> Result<(), Failure> {
+/// Opens the source, and writes back the data of an earlier mount.
+fn open_source(session: &Session, options: &VolumeOptions, wait: bool) -> Result<Opened, Failure> {
     let entry = &session.entry;
-    let Some(left) = arena_file::open_left(&entry.arena, &entry.identity)? else { return Ok(()) };
+    // First, because the local log of an object volume belongs to the process that has the arena.
+    let left = arena_file::open_left(&entry.arena, &entry.identity)?;
+    let source = Opened::new(entry, options, wait, &|text| errln!("{text}"))?;
+    if let Some(left) = left {
+        write_back(session, &source, left)?;
+    }
+    Ok(source)
+}
+
+fn write_back(session: &Session, source: &Opened, left: Left) -> Result<(), Failure> {
+    let entry = &session.entry;
     let bytes = left.bytes;
     if bytes > 0 {
         let text = size::text(bytes);
-        errln!("An earlier mount of {} died with {text} unwritten: writing it back.", entry.source.path.printable());
+        errln!("An earlier mount of {} died with {text} unwritten: writing it back.", entry.source.name().printable());
     }
     let mut meter = Meter::new("writing back");
-    let rescued = session
-        .watch(|| arena_file::write_back(left, entry, |volume| session.show(Some(volume))), &mut |left, written| {
-            meter.update(left, written)
-        })?;
+    let rescued = session.watch(
+        || arena_file::write_back(left, entry, source, |volume| session.show(Some(volume))),
+        &mut |left, written| meter.update(left, written),
+    )?;
     session.show(None);
-    rescued::print_all(&rescued, &entry.source.path);
+    rescued::print_all(&rescued, entry.source.name());
     Ok(())
 }
 
@@ -200,11 +230,13 @@ struct Mounted {
     engine: Engine,
     volume: Arc<SuperBlock>,
     front_end: Arc<FrontEnd>,
+    source: Opened,
 }
 
 impl Mounted {
     fn open(
         session: &Session,
+        source: Opened,
         arguments: &MountArguments,
         cache: Option<u64>,
         main_loop: &MainLoop,
@@ -212,26 +244,28 @@ impl Mounted {
         let entry = &session.entry;
         // Memory of an earlier mount is free only now.
         let cache_bytes = cache.unwrap_or_else(|| arena_file::default_cache_bytes(&entry.arena));
-        let backend = DirBackend::open(&entry.source.path).map_err(|error| Failure::failed(error.to_string()))?;
-        let arena = arena_file::create(&entry.arena, cache_bytes, 1, || main_loop.check())?;
+        let backend = source.backend(None).map_err(|error| Failure::failed(error.to_string()))?;
+        // The next mount may be on another machine.
+        let released = |_: &Failure| drop(source.clone().close(false));
+        let arena = arena_file::create(&entry.arena, cache_bytes, 1, || main_loop.check()).inspect_err(released)?;
         let opened = || -> Result<Self, Failure> {
             let engine =
                 Engine::new(arena, Arc::new(SystemClock), tunables(arguments.dirty_ratio, arguments.dirty_expire));
-            let mount = engine.mount(&entry.identity, Arc::new(backend));
+            let mount = engine.mount(&entry.identity, backend);
             let volume = mount.map_err(|error| Failure::failed(format!("cannot open the source: {error}")))?;
             let options = options::of_volume(arguments);
             let tenancy = front_end::tenancy(arguments.tenant_by, options::of_tenants(arguments), &engine)?;
             let front_end =
-                FrontEnd::open(&front_end::pool()?, &volume, &entry.source.path, &entry.mountpoint, options, tenancy)?;
+                FrontEnd::open(&front_end::pool()?, &volume, entry.source.name(), &entry.mountpoint, options, tenancy)?;
             let shrunk = engine.clone();
             let shrink = move |priority| shrunk.shrink(priority);
             let pressure = pressure::Listener::start(session.pressure(), shrink);
-            Ok(Self { pressure, engine, volume, front_end })
+            Ok(Self { pressure, engine, volume, front_end, source: source.clone() })
         };
         // Nothing was written yet: the file is empty.
-        let mounted = opened().inspect_err(|_| drop(arena_file::remove(&entry.arena)))?;
+        let mounted = opened().inspect_err(|_| drop(arena_file::remove(&entry.arena))).inspect_err(released)?;
         session.show(Some(&mounted.volume));
-        session.set_mounted(&mounted.engine, &mounted.front_end);
+        session.set_mounted(&mounted.engine, &mounted.front_end, &mounted.source);
         Ok(mounted)
     }
 
@@ -241,13 +275,14 @@ impl Mounted {
         session.drop_references();
         drop(self.pressure);
         drop((self.front_end, self.volume, self.engine));
+        let closed = self.source.close(session.has_discarded());
         if left > 0 {
             ownership.registered.leave();
             let arena = session.entry.arena.printable();
             return Err(Failure::failed(format!("{} not written back, kept in {arena}", size::text(left)))
                 .advise("the next mount of the source writes the data back"));
         }
-        let removed = arena_file::remove(&session.entry.arena);
+        let removed = closed.and(arena_file::remove(&session.entry.arena));
         if removed.is_err() {
             // The log stays too, and will say why.
             ownership.registered.leave();
@@ -265,7 +300,7 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, me
     let umount = format!("{} umount {}", shell::word(&command_name()), shell::word(&entry.mountpoint));
     outln!(
         "Mounted {} at {}: cache {cache}, dirty data is written back within {age}.",
-        entry.source.path.printable(),
+        entry.source.name().printable(),
         entry.mountpoint.printable()
     );
     for missing in mounted.front_end.missing_features() {

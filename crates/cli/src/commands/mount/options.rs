@@ -6,9 +6,12 @@ use std::path::PathBuf;
 use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
 
-use crate::arguments::{MountArguments, parse_duration, parse_metrics, parse_tenant_dontcache, parse_tenant_limit};
+use crate::arguments::MountArguments;
 use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
+use crate::option_values::{
+    parse_duration, parse_follow, parse_metrics, parse_tenant_dontcache, parse_tenant_limit, parse_upload_limit,
+};
 
 /// Options of `mount(8)`, `systemd` and the kernel's own file systems that change nothing here: the first ones are
 /// meant for others, and the rest state what is so anyway. Access times are never kept: every mount is `noatime`.
@@ -57,7 +60,18 @@ pub(crate) fn with_option_lists(arguments: &MountArguments) -> Result<MountArgum
 /// The options of the volume, without those of its process.
 pub(crate) fn of_volume(arguments: &MountArguments) -> VolumeOptions {
     let MountArguments { read_only, allow_other, nosuid, nodev, noexec, dontcache, .. } = *arguments;
-    VolumeOptions { read_only, allow_other, nosuid, nodev, noexec, dontcache }
+    let MountArguments { take_over, follow, upload_limit, .. } = *arguments;
+    VolumeOptions {
+        read_only,
+        allow_other,
+        nosuid,
+        nodev,
+        noexec,
+        dontcache,
+        take_over,
+        follow,
+        upload_limit_bytes_per_s: upload_limit,
+    }
 }
 
 /// The settings of tenants. The last one for a tenant counts.
@@ -96,6 +110,11 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             "user" | "users" => (arguments.nosuid, arguments.nodev, arguments.noexec) = (true, true, true),
             "owner" | "group" => (arguments.nosuid, arguments.nodev) = (true, true),
             "wait" if value.is_none() => arguments.wait = true,
+            "take-over" if value.is_none() => arguments.take_over = true,
+            "follow" => arguments.follow = Some(parse_follow(needed()?).map_err(|error| refused(&error))?),
+            "upload-limit" => {
+                arguments.upload_limit = Some(parse_upload_limit(needed()?).map_err(|error| refused(&error))?)
+            }
             "cache" => {
                 arguments.cache = Some(slackwater_arena::size::parse(needed()?).map_err(|error| refused(&error))?)
             }
@@ -164,6 +183,19 @@ mod tests {
         assert_eq!(arguments.tenant_by, TenantBy::Cgroup);
         assert_eq!(arguments.tenant_limit, [("/a".into(), 64 << 20), ("/b/c".into(), 1 << 30)]);
         assert!(arguments.dontcache && arguments.tenant_dontcache == [("/a".into(), false)]);
+    }
+
+    #[test]
+    fn settings_of_object_volumes_are_options_too() {
+        let mut arguments = arguments();
+        assert!(apply(&mut arguments, "ro,follow=1s,take_over,upload-limit=1MiB").unwrap().is_empty());
+        let options = super::of_volume(&arguments);
+        assert_eq!(options.follow, Some(Duration::from_secs(1)));
+        assert_eq!(options.upload_limit_bytes_per_s, Some(1 << 20));
+        assert!(options.read_only && options.take_over);
+        for options in ["follow", "follow=5", "upload-limit=1"] {
+            assert!(apply(&mut arguments, options).unwrap_err().what.contains(options), "{options}");
+        }
     }
 
     #[test]

@@ -112,7 +112,12 @@ pub(super) struct Process {
 
 impl From<Entry> for Process {
     fn from(entry: Entry) -> Self {
-        Self { pid: entry.pid, source: entry.source.path, mountpoint: entry.mountpoint, arena: entry.arena }
+        Self {
+            pid: entry.pid,
+            source: entry.source.name().to_path_buf(),
+            mountpoint: entry.mountpoint,
+            arena: entry.arena,
+        }
     }
 }
 

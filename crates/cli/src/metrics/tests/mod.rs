@@ -11,7 +11,7 @@ use slackwater::backend::MemBackend;
 use slackwater::{Engine, ManualClock, Timestamp, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 
-use crate::control::protocol::{MemoryPressure, Shrinker, Status, Tenant};
+use crate::control::protocol::{MemoryPressure, ObjectStatus, Shrinker, Status, Tenant};
 use crate::metrics::render::Renderer;
 use crate::metrics::{Snapshot, Unmounts};
 
@@ -35,9 +35,10 @@ fn snapshot(volumes: Vec<(String, Status)>) -> Snapshot {
     }
 }
 
-/// A snapshot of one volume with `tenants`, which are all.
+/// A snapshot of one object volume with `tenants`, which are all.
 fn of_tenants(tenants: Vec<Tenant>) -> Snapshot {
-    let volumes = vec![("/mnt".to_owned(), Status { tenants: tenants.clone(), ..Status::sample() })];
+    let object = Some(ObjectStatus::sample());
+    let volumes = vec![("/mnt".to_owned(), Status { tenants: tenants.clone(), object, ..Status::sample() })];
     Snapshot { tenants, ..snapshot(volumes) }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use slackwater::PAGE_BYTES;
 
 use super::{of_tenants, render, snapshot};
-use crate::control::protocol::{Dontcache, Phase, Reads, Status, Switches, Tenant, Writers};
+use crate::control::protocol::{Dontcache, ObjectRole, ObjectStatus, Phase, Reads, Status, Switches, Tenant, Writers};
 use crate::metrics::Snapshot;
 use crate::metrics::bounds::{OTHER, TENANTS_MAX, VOLUMES_MAX};
 use crate::metrics::render::Renderer;
@@ -55,6 +55,22 @@ fn each_figure_is_the_value_of_its_own_metric() {
             ..Tenant::sample(1, "/a")
         }],
         more_tenants: 31,
+        object: Some(ObjectStatus {
+            role: ObjectRole::Fenced,
+            fenced_by: None,
+            uncommitted_changes: 41,
+            uncommitted_ms: Some(42_000),
+            last_commit_ms: Some(43_000),
+            commits: 44,
+            uploads_in_flight: 45,
+            sent_bytes: 46,
+            received_bytes: 47,
+            puts: 10,
+            gets: 11,
+            lists: 13,
+            deletes: 14,
+            failed_requests: 49,
+        }),
         ..Status::sample()
     };
     let tenants = status.tenants.clone();
@@ -98,6 +114,13 @@ fn each_figure_is_the_value_of_its_own_metric() {
     ] {
         assert_eq!(volume(name), value, "{name}");
     }
+    let object = |name: &str| page.value(&format!("slackwater_object_{name}"), &["/mnt"]);
+    let names =
+        ["fenced", "uncommitted_changes", "uncommitted_age_seconds", "last_commit_age_seconds", "commits_total"];
+    assert_eq!(names.map(object), [1.0, 41.0, 42.0, 43.0, 44.0]);
+    let names = ["uploads_in_flight", "sent_bytes_total", "received_bytes_total", "requests_total"];
+    assert_eq!(names.map(object), [45.0, 46.0, 47.0, 48.0]);
+    assert_eq!(object("failed_requests_total"), 49.0);
     let on_volume = |name: &str| page.value(&format!("slackwater_volume_tenant_{name}"), &["/mnt", "/a"]);
     let names = ["dirty_bytes", "writeback_bytes", "unstable_bytes", "written_bytes_total", "oldest_dirty_age_seconds"];
     assert_eq!(names.map(on_volume), [24.0, 25.0, 26.0, 27.0, 28.0]);

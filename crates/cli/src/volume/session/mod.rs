@@ -17,12 +17,15 @@ use std::time::{Duration, Instant};
 
 use slackwater::{Engine, SuperBlock};
 
-use crate::control::protocol::{Dontcache, Listed, Phase, Reads, Reply, Request, Status, Switches, VolumeRef, Writers};
+use crate::control::protocol::{
+    Dontcache, Listed, ObjectRole, ObjectStatus, Phase, Reads, Reply, Request, Status, Switches, VolumeRef, Writers,
+};
 use crate::control::server::Respond;
 use crate::exit::{Failure, Reason};
 use crate::metrics::{Snapshot, Unmounts};
 use crate::os::mount_table::MountTable;
 use crate::registry::Entry;
+use crate::source::opened::Opened;
 use crate::volume::front_end::{FrontEnd, UmountRequest};
 use crate::volume::settings;
 use crate::volume::{pressure, shrinkers, tenants, unwritten_files};
@@ -52,7 +55,10 @@ struct State {
     /// Present from the mount on.
     engine: Option<Engine>,
     front_end: Option<Arc<FrontEnd>>,
+    source: Option<Opened>,
     unmounting: u32,
+    /// An unmount has discarded what was not written back.
+    has_discarded: bool,
     /// It was mounted, and everything is written back.
     is_over: bool,
     /// S2.
@@ -96,16 +102,18 @@ impl Session {
     }
 
     /// Marks it as mounted.
-    pub(crate) fn set_mounted(&self, engine: &Engine, front_end: &Arc<FrontEnd>) {
+    pub(crate) fn set_mounted(&self, engine: &Engine, front_end: &Arc<FrontEnd>, source: &Opened) {
         let mut state = self.state();
         (state.engine, state.front_end) = (Some(engine.clone()), Some(Arc::clone(front_end)));
+        state.source = Some(source.clone());
         self.changed.notify_all();
     }
 
-    /// Drops every reference to the volume and its engine.
+    /// Drops every reference to the volume, its engine and its source.
     pub(crate) fn drop_references(&self) {
         let mut state = self.state();
-        (state.engine, state.front_end, state.volume, state.is_over) = (None, None, None, true);
+        (state.engine, state.front_end, state.volume, state.source) = (None, None, None, None);
+        state.is_over = true;
         self.changed.notify_all();
     }
 
@@ -119,6 +127,22 @@ impl Session {
     pub(crate) fn served(&self) -> Option<(Arc<FrontEnd>, Arc<SuperBlock>)> {
         let state = self.state();
         state.front_end.clone().zip(state.volume.clone())
+    }
+
+    /// Whether an unmount has discarded what was not written back.
+    pub(crate) fn has_discarded(&self) -> bool {
+        self.state().has_discarded
+    }
+
+    /// The state of an object volume.
+    pub(crate) fn object(&self) -> Option<ObjectStatus> {
+        let source = self.state().source.clone();
+        source.and_then(|source| source.status())
+    }
+
+    /// Whether another process has taken the object volume over.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.object().is_some_and(|object| object.role == ObjectRole::Fenced)
     }
 
     /// Unwritten bytes, and bytes written back since the mount.
@@ -138,8 +162,11 @@ impl Session {
 
     /// The files that giving up now would leave unwritten.
     pub(crate) fn would_lose(&self) -> unwritten_files::UnwrittenFiles {
-        let volume = self.state().volume.clone();
-        volume.map(|volume| unwritten_files::of(&volume, &self.entry.source.path)).unwrap_or_default()
+        let (volume, source) = {
+            let state = self.state();
+            (state.volume.clone(), state.source.clone())
+        };
+        volume.map(|volume| unwritten_files::of(&volume, &self.entry.source, source.as_ref())).unwrap_or_default()
     }
 
     /// Its phase.
@@ -164,11 +191,12 @@ impl Session {
         let status = volume.map(|volume| volume.status());
         Listed {
             name: name.to_owned(),
-            source: self.entry.source.path.clone(),
+            source: self.entry.source.name().to_path_buf(),
             mountpoint: self.entry.mountpoint.clone(),
             phase,
             bytes_left: status.as_ref().map_or(0, slackwater::VolumeStatus::bytes_left),
             failing: status.and_then(|status| status.failing).map(|kind| kind.to_string()),
+            object: self.object(),
         }
     }
 
@@ -191,7 +219,7 @@ impl Session {
             pid: self.entry.pid,
             name: self.entry.volume.clone(),
             phase,
-            source: self.entry.source.path.clone(),
+            source: self.entry.source.name().to_path_buf(),
             mountpoint: self.entry.mountpoint.clone(),
             arena: self.entry.arena.clone(),
             cache_bytes: self.entry.cache_bytes,
@@ -229,6 +257,7 @@ impl Session {
             more_tenants: 0,
             shrinkers: Vec::new(),
             memory_pressure: self.tally.pressure.report(),
+            object: self.object(),
         }
     }
 
@@ -323,7 +352,7 @@ impl Session {
                 status.more_tenants = tenants::fit_reply(&mut status.tenants);
                 Ok(Reply::Status(Box::new(status)))
             }
-            Request::WouldLose => Ok(self.would_lose().into_reply(self.entry.source.path.clone())),
+            Request::WouldLose => Ok(self.would_lose().into_reply(self.entry.source.name().to_path_buf())),
             Request::Sync => {
                 let front_end = self.front_end(None, &mut tick)?;
                 self.watch(|| front_end.sync(), &mut tick).map(|()| Reply::Done)

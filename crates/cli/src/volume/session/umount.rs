@@ -48,13 +48,17 @@ impl Session {
         let mut rescued = volume.map_or_else(Vec::new, |volume| volume.rescued());
         let deadline = deadline.max(Instant::now() + LAST_ANSWERS_WITHIN);
         self.wait_released(deadline, request.discard, tick)?;
-        rescued::after_unmount(&rescued.split_off(known.min(rescued.len())), &self.entry.source.path)
+        rescued::after_unmount(&rescued.split_off(known.min(rescued.len())), self.entry.source.name())
     }
 
     /// Adds what happens to unwritten data (S3).
     fn with_location(&self, failure: Failure) -> Failure {
-        let (source, arena) = (self.entry.source.path.printable(), self.entry.arena.printable());
-        if failure.reason != Reason::Left {
+        let (source, arena) = (self.entry.source.name().printable(), self.entry.arena.printable());
+        if self.is_fenced() {
+            failure.advise(format!(
+                "{source} was taken over, and accepts nothing from here any more: see what is lost with umount --discard"
+            ))
+        } else if failure.reason != Reason::Left {
             failure
         } else if self.entry.volume.is_some() {
             failure.advise(format!("the daemon continues writing it back, and keeps {source} until then"))
@@ -85,7 +89,12 @@ impl Session {
             let ended = if is_limited { self.watch(|| front_end.wait_ended_within(limit), tick) } else { Ok(()) };
             return ended.map_err(|failure| self.leave(failure));
         }
-        self.state().unmounting += 1;
+        {
+            let mut state = self.state();
+            state.unmounting += 1;
+            // Before the volume ends, because the main thread acts on it then.
+            state.has_discarded |= request.discard;
+        }
         let _unmounting = OnDrop(|| self.state().unmounting -= 1);
         let least = if self.figures().0 == 0 { STEPS_WITHIN } else { Duration::ZERO };
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).max(least));
@@ -96,7 +105,10 @@ impl Session {
             Err(failure) if front_end.is_unmounted() && request.stall.is_some() => Err(self.leave(failure)),
             // The flush continues on its own.
             Err(_) if front_end.is_unmounted() => Ok(()),
-            outcome => outcome,
+            outcome => {
+                self.state().has_discarded &= outcome.is_ok();
+                outcome
+            }
         }
     }
 
@@ -111,7 +123,9 @@ impl Session {
         in_use: impl FnOnce(&Failure),
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
-        let request = UmountRequest { deadline: None, stall: insist.then_some(STALL), force: false, discard: false };
+        // A fenced volume accepts nothing any more.
+        let stall = if self.is_fenced() { Duration::ZERO } else { STALL };
+        let request = UmountRequest { deadline: None, stall: insist.then_some(stall), force: false, discard: false };
         let forced = match self.umount(request, tick) {
             Err(failure) if insist && failure.reason == Reason::Busy => {
                 in_use(&failure);

@@ -1,4 +1,4 @@
-//! The location of a directory: the directory itself and all directories above it.
+//! The place of a directory: the directory itself and all directories above it.
 //!
 //! A directory is identified by device and inode number, never by its path: a bind mount, a link or `..` would hide
 //! that two paths lead to the same directory. The directories above are found through `..`, across mounts, without
@@ -28,7 +28,7 @@ pub(crate) struct DirId {
 
 /// A directory and the directories above it.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Location {
+pub(crate) struct Directory {
     /// Absolute, without symbolic links.
     pub(crate) path: PathBuf,
     pub(crate) id: DirId,
@@ -71,7 +71,7 @@ const IDENTITY_MAX: usize = 120;
 /// More levels than any path can have.
 const LEVELS_MAX: usize = 4096;
 
-impl Location {
+impl Directory {
     /// Finds a directory, and opens it with `access`.
     pub(crate) fn open(path: &Path, access: OFlags) -> io::Result<(Self, OwnedFd)> {
         let flags = access | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -93,14 +93,14 @@ impl Location {
     }
 
     /// Whether `other` is this directory or is inside it.
-    pub(crate) fn contains(&self, other: &Location) -> bool {
+    pub(crate) fn contains(&self, other: &Directory) -> bool {
         let both = self.in_file_system.as_ref().zip(other.in_file_system.as_ref());
         let in_file_system = both.is_some_and(|(outer, inner)| outer.contains(inner));
         self.id == other.id || other.above.contains(&self.id) || in_file_system
     }
 
     /// Whether one of the two is inside the other.
-    pub(crate) fn overlaps(&self, other: &Location) -> bool {
+    pub(crate) fn overlaps(&self, other: &Directory) -> bool {
         self.contains(other) || other.contains(self)
     }
 
@@ -203,10 +203,10 @@ mod tests {
 
     use rustix::fs::OFlags;
 
-    use super::Location;
+    use super::Directory;
 
-    fn place(path: &Path) -> Location {
-        Location::open(path, OFlags::PATH).unwrap().0
+    fn place(path: &Path) -> Directory {
+        Directory::open(path, OFlags::PATH).unwrap().0
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn files_and_missing_directories_have_no_location() {
-        assert!(Location::open(Path::new("/proc/self/status"), OFlags::PATH).is_err());
-        assert!(Location::open(Path::new("/nonexistent"), OFlags::PATH).is_err());
+        assert!(Directory::open(Path::new("/proc/self/status"), OFlags::PATH).is_err());
+        assert!(Directory::open(Path::new("/nonexistent"), OFlags::PATH).is_err());
     }
 }

@@ -1,0 +1,70 @@
+//! Object volumes in a build without the cargo feature `object`: every use fails, and the message says what to do.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use slackwater::backend::Backend;
+
+use crate::arguments::{FsckArguments, GcArguments, MkfsArguments};
+use crate::control::protocol::{ObjectStatus, VolumeOptions};
+use crate::exit::Failure;
+use crate::object::StoreFinding;
+use crate::source::object::ObjectVolume;
+
+fn absent() -> Failure {
+    Failure::usage("this build of slackwater has no object stores")
+        .advise("use a released binary, or build it: cargo build --release -p slackwater-cli --features object")
+}
+
+/// An open volume, of which this build has none.
+#[derive(Clone)]
+pub(crate) enum Volume {}
+
+impl Volume {
+    pub(crate) fn open(
+        _: &ObjectVolume,
+        _: &Path,
+        _: &VolumeOptions,
+        _: bool,
+        _: &dyn Fn(&str),
+    ) -> Result<Self, Failure> {
+        Err(absent())
+    }
+
+    pub(crate) fn backend(&self) -> Arc<dyn Backend> {
+        match *self {}
+    }
+
+    pub(crate) fn check_not_overtaken(&self) -> Result<(), String> {
+        match *self {}
+    }
+
+    pub(crate) fn status(&self) -> ObjectStatus {
+        match *self {}
+    }
+
+    pub(crate) fn close(self, _: bool) -> Result<(), Failure> {
+        match self {}
+    }
+}
+
+pub(crate) fn find(_: &str, _: bool) -> Result<(ObjectVolume, Option<PathBuf>), Failure> {
+    Err(absent())
+}
+
+pub(crate) fn check_store(_: &str) -> Vec<StoreFinding> {
+    vec![StoreFinding { name: "object stores".into(), result: Err(absent()) }]
+}
+
+pub(crate) fn mkfs(_: &MkfsArguments) -> Result<(), Failure> {
+    Err(absent())
+}
+
+pub(crate) fn fsck(_: &FsckArguments) -> Result<ExitCode, Failure> {
+    Err(absent())
+}
+
+pub(crate) fn gc(_: &GcArguments) -> Result<ExitCode, Failure> {
+    Err(absent())
+}

@@ -1,0 +1,47 @@
+//! `slackwater gc`.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use slackwater_arena::size;
+use slackwater_object::{GcOptions, Location, gc};
+
+use crate::arguments::GcArguments;
+use crate::exit::Failure;
+use crate::object::{failures, show};
+use crate::output::progress::Meter;
+use crate::output::terminal::{outln, print_json};
+
+/// Deletes what no file uses.
+///
+/// # Errors
+/// The URL is wrong, the store fails, or there is no volume.
+///
+/// # Blocking
+/// For the store.
+pub(crate) fn run(arguments: &GcArguments) -> Result<ExitCode, Failure> {
+    let location = Location::parse(&arguments.url).map_err(|error| failures::of(&error, &arguments.url))?;
+    let options = GcOptions { dry_run: arguments.dry_run, grace: arguments.grace };
+    let mut meter = Meter::new("collecting");
+    let report = gc(&location, &options, &mut |progress| show(&mut meter, &progress));
+    drop(meter);
+    let report = report.map_err(|error| failures::of(&error, &location.to_string()))?;
+    if arguments.json {
+        print_json(&json!({
+            "version": 1,
+            "dry_run": arguments.dry_run,
+            "objects": report.objects,
+            "deleted_objects": report.deleted_objects,
+            "deleted_bytes": report.deleted_bytes,
+            "young_objects": report.young_objects,
+        }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let verb = if arguments.dry_run { "Would delete" } else { "Deleted" };
+    let bytes = size::text(report.deleted_bytes);
+    outln!("{verb} {} of {} objects, {bytes}.", report.deleted_objects, report.objects);
+    if report.young_objects > 0 {
+        outln!("{} unused objects are younger than --grace and were kept.", report.young_objects);
+    }
+    Ok(ExitCode::SUCCESS)
+}

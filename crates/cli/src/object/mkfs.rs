@@ -1,0 +1,27 @@
+//! `slackwater mkfs`.
+
+use slackwater_object::{Location, ObjectBackend};
+
+use crate::arguments::MkfsArguments;
+use crate::exit::Failure;
+use crate::object::failures;
+use crate::output::terminal::outln;
+
+/// Makes an empty volume.
+///
+/// # Errors
+/// There is one already, or the store fails.
+///
+/// # Blocking
+/// For the store.
+pub(crate) fn run(arguments: &MkfsArguments) -> Result<(), Failure> {
+    let location = Location::parse(&arguments.url).map_err(|error| failures::of(&error, &arguments.url))?;
+    if arguments.url.starts_with("memory:") {
+        return Err(Failure::usage("a store in memory ends with its process")
+            .advise("mount it without mkfs: slackwater mount memory: MOUNTPOINT"));
+    }
+    ObjectBackend::mkfs(&location).map_err(|error| failures::of(&error, &location.to_string()))?;
+    outln!("Made an empty volume at {location}.");
+    outln!("Mount it with: slackwater mount {location} MOUNTPOINT");
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! Finds, opens and closes a volume.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use slackwater::backend::Backend;
+use slackwater_fuse::Printable as _;
+use slackwater_object::{Location, ObjectBackend, OpenOptions, Role, VolumeError};
+
+use crate::control::protocol::{ObjectRole, ObjectStatus, VolumeOptions};
+use crate::exit::Failure;
+use crate::object::failures;
+use crate::os::private_dir;
+use crate::source::object::ObjectVolume;
+use crate::volume::front_end;
+use crate::volume::tenants::ms;
+
+/// How old a reader may be if the user does not say.
+const FOLLOW: Duration = Duration::from_secs(5);
+/// Interval between two attempts to open a volume that another process has.
+const TRY_EVERY: Duration = Duration::from_secs(2);
+
+/// Finds out which volume is at a URL; and its directory, if the store is one. A store in memory has no volume before
+/// it is mounted, so one is made.
+///
+/// # Errors
+/// The URL is wrong, the store fails, or there is no volume.
+///
+/// # Blocking
+/// For the store.
+pub(crate) fn find(url: &str, is_read_only: bool) -> Result<(ObjectVolume, Option<PathBuf>), Failure> {
+    let location = Location::parse(url).map_err(|error| failures::of(&error, url))?;
+    let mut looked = ObjectBackend::look(&location);
+    if matches!(looked, Err(VolumeError::NoVolume(_))) && url.starts_with("memory:") {
+        looked = ObjectBackend::mkfs(&location).and_then(|()| ObjectBackend::look(&location));
+    }
+    let info = looked.map_err(|error| failures::of(&error, &location.to_string()))?;
+    let volume = ObjectVolume { url: location.to_string(), id: info.id, is_read_only };
+    Ok((volume, location.local_directory().map(Path::to_path_buf)))
+}
+
+/// An open volume. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Volume {
+    backend: Arc<ObjectBackend>,
+    source: ObjectVolume,
+    arena: PathBuf,
+}
+
+impl Volume {
+    /// Opens `source`, whose local log is beside `arena`. If another process has it, waits for that one with `wait`, and
+    /// reports through `say` that it does.
+    ///
+    /// # Errors
+    /// `Busy`, with the process that has it; or the store fails.
+    ///
+    /// # Blocking
+    /// For the store.
+    pub(crate) fn open(
+        source: &ObjectVolume,
+        arena: &Path,
+        options: &VolumeOptions,
+        wait: bool,
+        say: &dyn Fn(&str),
+    ) -> Result<Self, Failure> {
+        let url = &source.url;
+        let location = Location::parse(url).map_err(|error| failures::of(&error, url))?;
+        let (log_dir, is_new) = match source.is_read_only {
+            true => (None, false),
+            false => log_dir(source, arena).map(|(path, is_new)| (Some(path), is_new))?,
+        };
+        let options = OpenOptions {
+            log_dir,
+            take_over: options.take_over,
+            follow: source.is_read_only.then(|| backend_age(options.follow.unwrap_or(FOLLOW))),
+            upload_limit_bytes_per_s: options.upload_limit_bytes_per_s,
+        };
+        let mut is_waiting = false;
+        loop {
+            match ObjectBackend::open(&location, &options) {
+                Ok(backend) => {
+                    let (backend, source, arena) = (Arc::new(backend), source.clone(), arena.to_path_buf());
+                    return Ok(Self { backend, source, arena });
+                }
+                Err(VolumeError::InUse(holder)) if wait => {
+                    if !is_waiting {
+                        say(&format!("{url} is {holder}; waiting until it is free"));
+                    }
+                    is_waiting = true;
+                    thread::sleep(TRY_EVERY);
+                }
+                Err(error) => {
+                    if is_new {
+                        remove_empty_log(source, arena);
+                    }
+                    return Err(failures::of(&error, url));
+                }
+            }
+        }
+    }
+
+    /// The volume as a backend; all of them share it.
+    pub(crate) fn backend(&self) -> Arc<dyn Backend> {
+        Arc::clone(&self.backend) as _
+    }
+
+    /// Fails if another writer has had the volume since the data in the local arena was written.
+    ///
+    /// # Errors
+    /// It has, with its name.
+    pub(crate) fn check_not_overtaken(&self) -> Result<(), String> {
+        match self.backend.overtaken_by() {
+            None => Ok(()),
+            Some(writer) => {
+                Err(format!("{writer} has written to {} since; the data would overwrite newer data", self.source.url))
+            }
+        }
+    }
+
+    /// The state of the volume.
+    pub(crate) fn status(&self) -> ObjectStatus {
+        let status = self.backend.status();
+        let (role, fenced_by) = match status.role {
+            Role::Writer => (ObjectRole::Writer, None),
+            Role::Reader => (ObjectRole::Reader, None),
+            Role::Fenced(holder) => (ObjectRole::Fenced, holder.map(|holder| failures::name_of(&holder))),
+        };
+        ObjectStatus {
+            role,
+            fenced_by,
+            uncommitted_changes: status.uncommitted_changes,
+            uncommitted_ms: status.uncommitted_age.map(ms),
+            last_commit_ms: status.last_commit_age.map(ms),
+            commits: status.commits,
+            uploads_in_flight: status.uploads_in_flight,
+            sent_bytes: status.sent_bytes,
+            received_bytes: status.received_bytes,
+            puts: status.requests.puts,
+            gets: status.requests.gets,
+            lists: status.requests.lists,
+            deletes: status.requests.deletes,
+            failed_requests: status.requests.failures,
+        }
+    }
+
+    /// Brings every change to the store, releases the volume for its next writer, and removes the local log. With
+    /// `discard`, drops the changes that cannot be brought to the store.
+    ///
+    /// # Errors
+    /// The store failed; the changes are in the local log.
+    ///
+    /// # Blocking
+    /// For the store.
+    pub(crate) fn close(self, discard: bool) -> Result<(), Failure> {
+        let closed = self.backend.close();
+        if discard {
+            if let Some(log) = self.log() {
+                // Without it, there is nothing to discard.
+                let _ = fs::remove_dir_all(log);
+            }
+            return Ok(());
+        }
+        closed.map_err(|error| {
+            let failure = failures::of(&error, &self.source.url);
+            match self.log() {
+                Some(log) if self.source.has_log(&self.arena) => {
+                    failure.advise(format!("changes are kept in {}; mount the volume again", log.printable()))
+                }
+                _ => failure,
+            }
+        })?;
+        remove_empty_log(&self.source, &self.arena);
+        Ok(())
+    }
+
+    /// The folder of the local log, if it is a writer's.
+    fn log(&self) -> Option<PathBuf> {
+        (!self.source.is_read_only).then(|| self.source.log_dir(&self.arena))
+    }
+}
+
+/// The age at which the backend follows the writer. The engine and the kernel add theirs.
+fn backend_age(follow: Duration) -> Duration {
+    follow - 2 * front_end::cache_timeout(Some(follow))
+}
+
+/// The folder of the local log, created if it does not exist, and whether it was created.
+fn log_dir(source: &ObjectVolume, arena: &Path) -> Result<(PathBuf, bool), Failure> {
+    let path = source.log_dir(arena);
+    let failed = |why: String| {
+        Failure::failed(format!("cannot use {} for the local log: {why}", path.printable()))
+            .advise("remove it if you know what it is, or choose another place with --arena FILE")
+    };
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(failed(error.to_string())),
+        created if private_dir::is_private(&path) => Ok((path, created.is_ok())),
+        _ => Err(failed("it must be a directory of yours with mode 0700".into())),
+    }
+}
+
+/// Removes the folder of the local log if nothing is in it.
+fn remove_empty_log(source: &ObjectVolume, arena: &Path) {
+    // It fails if there are files, which must stay, or no folder.
+    let _ = fs::remove_dir(source.log_dir(arena));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_caches_together_are_not_older_than_the_limit() {
+        for follow in [Duration::from_millis(500), Duration::from_secs(5), Duration::from_secs(3600)] {
+            let timeout = front_end::cache_timeout(Some(follow));
+            assert_eq!(backend_age(follow) + 2 * timeout, follow);
+            assert!(timeout > Duration::ZERO && backend_age(follow) >= follow / 2, "{follow:?}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! An open source, as a backend of the engine.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use slackwater::backend::Backend;
+
+use crate::control::protocol::{ObjectStatus, VolumeOptions};
+use crate::exit::Failure;
+use crate::object;
+use crate::registry::Entry;
+use crate::source::Source;
+use crate::volume::node_search;
+
+/// A source that this process may use. An object volume is open once, and its backends share it.
+#[derive(Clone)]
+pub(crate) enum Opened {
+    Directory(PathBuf),
+    Object(object::Volume),
+}
+
+impl Opened {
+    /// Opens the source of `entry`, which this process owns. If another process has an object volume, waits for it with
+    /// `wait`, and reports through `say` that it does.
+    ///
+    /// # Errors
+    /// `Busy`, with the process that has the object volume; or the store fails.
+    ///
+    /// # Blocking
+    /// For the store.
+    pub(crate) fn new(entry: &Entry, options: &VolumeOptions, wait: bool, say: &dyn Fn(&str)) -> Result<Self, Failure> {
+        match &entry.source {
+            Source::Directory(directory) => Ok(Self::Directory(directory.path.clone())),
+            Source::Object(volume) => object::Volume::open(volume, &entry.arena, options, wait, say).map(Self::Object),
+        }
+    }
+
+    /// A backend that reaches the nodes `left`, of which a dead predecessor left data.
+    ///
+    /// # Errors
+    /// A directory cannot be opened, or not all of it can be searched.
+    ///
+    /// # Blocking
+    /// For the source.
+    pub(crate) fn backend(&self, left: Option<&HashSet<u64>>) -> io::Result<Arc<dyn Backend>> {
+        match self {
+            Self::Directory(path) => Ok(Arc::new(node_search::open_for(path, left)?)),
+            Self::Object(volume) => Ok(volume.backend()),
+        }
+    }
+
+    /// Fails if a dead predecessor's data is older than what another machine has written since.
+    ///
+    /// # Errors
+    /// It is, with the other writer.
+    pub(crate) fn check_not_overtaken(&self) -> Result<(), String> {
+        match self {
+            Self::Directory(_) => Ok(()),
+            Self::Object(volume) => volume.check_not_overtaken(),
+        }
+    }
+
+    /// The state of an object volume.
+    pub(crate) fn status(&self) -> Option<ObjectStatus> {
+        match self {
+            Self::Directory(_) => None,
+            Self::Object(volume) => Some(volume.status()),
+        }
+    }
+
+    /// Brings every change to the store and releases an object volume for its next writer. With `discard`, drops the
+    /// changes that cannot be brought there.
+    ///
+    /// # Errors
+    /// The store failed; the changes are in the local log.
+    ///
+    /// # Blocking
+    /// For the store.
+    pub(crate) fn close(self, discard: bool) -> Result<(), Failure> {
+        match self {
+            Self::Directory(_) => Ok(()),
+            Self::Object(volume) => volume.close(discard),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A store for a test, with the commands that use it: a directory, or the local S3 server.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::needs;
+use crate::rig::{Mount, Output, Process, Scratch, run};
+
+/// A place for a volume, on which there is none yet.
+pub(crate) struct Store {
+    pub(crate) url: String,
+    environment: Vec<(String, String)>,
+    /// The directory of a `file:` store.
+    pub(crate) objects: Option<PathBuf>,
+    /// Arenas and local logs, in memory.
+    memory: PathBuf,
+    server: Option<Process>,
+}
+
+/// The stores on which a test runs: a directory, and the S3 server if it is built.
+pub(crate) fn stores(scratch: &Scratch) -> Vec<Store> {
+    let mut stores = vec![Store::directory(scratch)];
+    let server = Path::new(env!("CARGO_BIN_EXE_slackwater")).with_file_name("slackwater-s3-server");
+    match server.is_file() {
+        true => stores.push(Store::s3(&server)),
+        false => needs::skip("the local S3 server is not built: cargo build -p slackwater-s3-server"),
+    }
+    stores
+}
+
+fn memory() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = PathBuf::from(format!("/dev/shm/slackwater-object-{}-{number}", std::process::id()));
+    fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+    path
+}
+
+impl Store {
+    /// In a directory that does not exist yet.
+    pub(crate) fn directory(scratch: &Scratch) -> Self {
+        let memory = memory();
+        let objects = scratch.path.join(memory.file_name().unwrap());
+        let url = format!("file://{}", objects.display());
+        Self { url, environment: Vec::new(), objects: Some(objects), memory, server: None }
+    }
+
+    fn s3(server: &Path) -> Self {
+        let mut command = Command::new(server);
+        let mut server = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let lines = BufReader::new(server.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let variables = lines.take_while(|line| !line.is_empty());
+        let environment =
+            variables.map(|line| line.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap()).collect();
+        let url = "s3://test/some/volume".to_owned();
+        Self { url, environment, objects: None, memory: memory(), server: Some(server) }
+    }
+
+    /// The value of a variable that leads to the store.
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.iter().find(|(variable, _)| variable == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The arena of a mount, below a private directory.
+    pub(crate) fn arena(&self, name: &str) -> PathBuf {
+        self.memory.join(format!("{name}.arena"))
+    }
+
+    /// Everything that mounts have left in memory.
+    pub(crate) fn left(&self) -> Vec<String> {
+        let names = fs::read_dir(&self.memory).unwrap().map(|entry| entry.unwrap().file_name());
+        names.map(|name| name.into_string().unwrap()).collect()
+    }
+
+    /// The command, with the environment of the store.
+    pub(crate) fn command(&self, scratch: &Scratch, words: &[&str]) -> Command {
+        let mut command = scratch.command(words);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Runs the command to its end.
+    #[track_caller]
+    pub(crate) fn run(&self, scratch: &Scratch, words: &[&str]) -> Output {
+        run(self.command(scratch, words))
+    }
+
+    /// Makes the volume.
+    #[track_caller]
+    pub(crate) fn mkfs(&self, scratch: &Scratch) {
+        self.run(scratch, &["mkfs", &self.url]).expect(0, &["Made an empty volume at", &self.url]);
+    }
+
+    /// The words of a mount at `mountpoint`, whose arena has the name of `mountpoint`.
+    pub(crate) fn words(&self, mountpoint: &Path, more: &[&str]) -> Vec<String> {
+        let arena = self.arena(&mountpoint.file_name().unwrap().to_string_lossy());
+        let fixed = ["mount", &self.url, mountpoint.to_str().unwrap(), "--cache", "64MiB", "--arena"];
+        let words = fixed.into_iter().chain([arena.to_str().unwrap()]).chain(more.iter().copied());
+        words.map(str::to_owned).collect()
+    }
+
+    /// Mounts in the foreground, with `more` words.
+    #[track_caller]
+    pub(crate) fn mount(&self, scratch: &Scratch, mountpoint: &Path, more: &[&str]) -> Mount {
+        let words = self.words(mountpoint, more);
+        Mount::start(self.command(scratch, &words.iter().map(String::as_str).collect::<Vec<_>>()), mountpoint)
+    }
+
+    /// Tries to mount, for an error.
+    #[track_caller]
+    pub(crate) fn refused(&self, scratch: &Scratch, mountpoint: &Path, more: &[&str]) -> Output {
+        let words = self.words(mountpoint, more);
+        self.run(scratch, &words.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Asserts that a check finds no errors.
+    #[track_caller]
+    pub(crate) fn fsck(&self, scratch: &Scratch) {
+        self.run(scratch, &["fsck", &self.url, "--data"]).expect(0, &["No errors."]);
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Some(server) = &mut self.server {
+            // It ends with its standard input, and removes its objects.
+            drop(server.0.stdin.take());
+            let _ = server.0.wait();
+        }
+        let _ = fs::remove_dir_all(&self.memory);
+    }
+}

@@ -1,0 +1,154 @@
+//! One writer: a second mount is refused, or takes the volume over.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use crate::rig::{Mount, Scratch, need_fuse, run, wait_until};
+use crate::store::{Store, stores};
+
+/// The command as another user's, who has another registry.
+fn elsewhere(store: &Store, scratch: &Scratch, words: &[String]) -> Command {
+    let mut command = store.command(scratch, &words.iter().map(String::as_str).collect::<Vec<_>>());
+    command.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("elsewhere"));
+    command
+}
+
+fn take_over(store: &Store, scratch: &Scratch, mountpoint: &Path) -> Mount {
+    Mount::start(elsewhere(store, scratch, &store.words(mountpoint, &["--take-over"])), mountpoint)
+}
+
+fn write(file: &mut File, text: &str) -> std::io::Result<()> {
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+#[test]
+fn a_second_writer_is_refused_and_the_first_one_named() {
+    need_fuse();
+    let scratch = Scratch::new();
+    scratch.dir("elsewhere", 0o700);
+    for store in stores(&scratch) {
+        let names = if store.objects.is_some() { ["a", "b"] } else { ["c", "d"] };
+        let [first, second] = names.map(|name| scratch.dir(name, 0o755));
+        store.mkfs(&scratch);
+        let mut mount = store.mount(&scratch, &first, &[]);
+        let pid = format!("pid {}", mount.process.0.id());
+        // This user's registry knows it.
+        let known = store.refused(&scratch, &second, &[]);
+        known.expect(3, &["is already mounted at", first.to_str().unwrap(), &pid, "slackwater umount"]);
+        // The store knows it.
+        let claimed = run(elsewhere(&store, &scratch, &store.words(&second, &[])));
+        claimed.expect(3, &[&store.url, &pid, "--read-only", "--take-over"]);
+        fs::write(first.join("file"), "1").unwrap();
+        scratch.umount(&first);
+        mount.wait().expect(0, &[]);
+        let again = store.mount(&scratch, &second, &[]);
+        assert_eq!(fs::read(second.join("file")).unwrap(), b"1");
+        scratch.umount(&second);
+        drop(again);
+    }
+}
+
+#[test]
+fn a_mount_can_wait_for_the_writer() {
+    need_fuse();
+    let scratch = Scratch::new();
+    scratch.dir("elsewhere", 0o700);
+    for store in stores(&scratch) {
+        let names = if store.objects.is_some() { ["a", "b"] } else { ["c", "d"] };
+        let [first, second] = names.map(|name| scratch.dir(name, 0o755));
+        store.mkfs(&scratch);
+        let mut mount = store.mount(&scratch, &first, &[]);
+        let (waiting, at) = (elsewhere(&store, &scratch, &store.words(&second, &["--wait"])), second.clone());
+        let waiting = std::thread::spawn(move || Mount::start(waiting, &at));
+        fs::write(first.join("file"), "1").unwrap();
+        scratch.umount(&first);
+        mount.wait().expect(0, &[]);
+        let waited = waiting.join().unwrap();
+        assert_eq!(fs::read(second.join("file")).unwrap(), b"1");
+        waited.process.signal(Signal::TERM);
+        let mut waited = waited;
+        waited.wait().expect(0, &[]);
+    }
+}
+
+#[test]
+fn a_fenced_writer_gets_estale_and_keeps_what_it_made_durable() {
+    need_fuse();
+    let scratch = Scratch::new();
+    scratch.dir("elsewhere", 0o700);
+    for store in stores(&scratch) {
+        let names = if store.objects.is_some() { ["a", "b"] } else { ["c", "d"] };
+        let [first, second] = names.map(|name| scratch.dir(name, 0o755));
+        store.mkfs(&scratch);
+        let mut loser = store.mount(&scratch, &first, &["--dirty-expire", "1h"]);
+        let mut file = File::create(first.join("durable")).unwrap();
+        write(&mut file, "durable").unwrap();
+        let mut other = OpenOptions::new().append(true).create(true).open(first.join("other")).unwrap();
+        write(&mut other, "one").unwrap();
+
+        let mut winner = take_over(&store, &scratch, &second);
+        let error = write(&mut file, " and more").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::STALE.raw_os_error()), "{error}");
+        let error = write(&mut other, " and two").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::STALE.raw_os_error()), "each open file learns it: {error}");
+        drop((file, other));
+        let by = format!("pid {}", winner.process.0.id());
+        wait_until("the status names the winner", || {
+            scratch.run(["status", first.to_str().unwrap()]).text.contains(&by)
+        });
+        scratch.run(["status", first.to_str().unwrap()]).expect(0, &["FENCED", "umount --discard"]);
+
+        let refused = scratch.run(["umount", first.to_str().unwrap(), "--deadline", "1s"]);
+        assert_ne!(refused.code, Some(0), "{}", refused.text);
+        assert!(refused.text.contains("--discard"), "{}", refused.text);
+        let unsure = scratch.run(["umount", first.to_str().unwrap(), "--discard"]);
+        unsure.expect(2, &["would be LOST", "4.0 KiB", "--yes"]);
+        scratch.umount_with(&first, &["--discard", "--yes"]);
+        loser.wait();
+
+        assert_eq!(fs::read(second.join("durable")).unwrap(), b"durable");
+        assert_eq!(fs::read(second.join("other")).unwrap(), b"one");
+        fs::write(second.join("after"), "after").unwrap();
+        winner.process.signal(Signal::TERM);
+        winner.wait().expect(0, &[]);
+        assert_eq!(store.left(), Vec::<String>::new());
+        store.fsck(&scratch);
+    }
+}
+
+#[test]
+fn sigterm_ends_a_fenced_mount() {
+    need_fuse();
+    let scratch = Scratch::new();
+    scratch.dir("elsewhere", 0o700);
+    let store = Store::directory(&scratch);
+    let [first, second] = ["a", "b"].map(|name| scratch.dir(name, 0o755));
+    store.mkfs(&scratch);
+    let mut loser = store.mount(&scratch, &first, &["--dirty-expire", "1h"]);
+    fs::write(first.join("lost"), "lost").unwrap();
+    let mut winner = take_over(&store, &scratch, &second);
+    fs::write(second.join("kept"), "kept").unwrap();
+    loser.process.signal(Signal::TERM);
+    let ended = loser.wait();
+    ended.expect(7, &[&store.url, "has taken over", "is kept in"]);
+    winner.process.signal(Signal::TERM);
+    winner.wait().expect(0, &[]);
+
+    // Its unwritten data is older than the volume, so the next mount does not write it there.
+    let refused = store.refused(&scratch, &first, &[]);
+    refused.expect(1, &["overwrite newer data", "mv "]);
+    fs::remove_file(store.arena("a")).unwrap();
+    wait_until("the volume can be mounted again", || {
+        let mut mount = store.mount(&scratch, &first, &[]);
+        let kept = fs::read(first.join("kept")).unwrap() == b"kept";
+        scratch.umount(&first);
+        mount.wait().expect(0, &[]);
+        kept
+    });
+}
