@@ -1,17 +1,18 @@
 //! A volume in an object store: metadata in SlateDB, file data in immutable segments.
 //!
 //! # Layout
-//! - [`format`]: the objects, keys and values of a volume, as docs/FORMAT.md describes them.
-//! - [`tree`]: the keys and values of a volume as one ordered map with atomic changes, answered from memory.
-//! - [`backend`]: the calls of the storage interface, each of which goes to one of the others.
-//! - [`nodes`]: open nodes, and the end of those without a name.
-//! - [`names`]: calls on names, attributes and extended attributes, as functions on a [`tree::View`].
-//! - [`store`]: locations, credentials, retries, and what errors of a store mean.
-//! - [`contents`]: the bytes of files: the map from ranges of files to segments, writing, reading.
-//! - [`segments`]: the objects of segments.
-//! - [`space`]: compaction of segments, and removal of what nothing refers to.
-//! - [`writer`]: who has a volume for writing, and how another process takes it over.
-//! - [`check`]: whether a volume is sound, and how it is repaired.
+//! - `format`: the objects, keys and values of a volume, as docs/FORMAT.md describes them.
+//! - `tree`: the keys and values of a volume as one ordered map with atomic changes, answered from memory.
+//! - `backend`: the calls of the storage interface, each of which goes to one of the others.
+//! - `nodes`: open nodes, and the end of those without a name.
+//! - `names`: calls on names, attributes and extended attributes, as functions on a `tree::View`.
+//! - `store`: locations, credentials, retries, and what errors of a store mean.
+//! - `contents`: the bytes of files: the map from ranges of files to segments, writing, reading.
+//! - `segments`: the objects of segments.
+//! - `space`: compaction of segments, and removal of what nothing refers to.
+//! - `writer`: claims on a volume, and how another process takes it over.
+//! - `maintenance`: repairs and collections, as the writer of a volume that is not mounted.
+//! - `check`: whether a volume is sound, and how it is repaired.
 
 mod backend;
 mod check;

@@ -1,7 +1,7 @@
 //! The bytes of files.
 //!
 //! - [`map`]: which parts of which segments are the bytes of a file, as functions on a [`View`](crate::tree::View).
-//! - [`write`]: from units of write-back to segments.
+//! - [`mod@write`]: from units of write-back to segments.
 //! - [`read`]: from extents to frames.
 
 pub(crate) mod checksum;

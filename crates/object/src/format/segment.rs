@@ -108,7 +108,7 @@ impl Decode for SegmentRecord {
     }
 }
 
-/// One range of a segment, of at most [`CHECKSUM_BLOCK_BYTES`](super::CHECKSUM_BLOCK_BYTES): what it held when it was
+/// One range of a segment, of at most [`CHECKSUM_BLOCK_BYTES`]: what it held when it was
 /// written. It may belong to nothing any more; then no extent refers to it.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) struct FooterEntry {

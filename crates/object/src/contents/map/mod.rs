@@ -1,4 +1,4 @@
-//! Which parts of which segments are the bytes of a file: functions on a [`View`].
+//! Which parts of which segments are the bytes of a file: functions on a [`View`](crate::tree::View).
 //!
 //! # Invariants
 //! M1. The extents of a chunk are in order and do not overlap; a chunk without extents has no record.

@@ -133,7 +133,7 @@ impl Log {
         Ok(())
     }
 
-    /// Begins the log of the next transaction. That of this one stays until [`Log::remove`].
+    /// Begins the log of the next transaction. That of this one stays until its commit is durable.
     ///
     /// # Errors
     /// The file could not be made; this one goes on.
