@@ -37,7 +37,7 @@ pub use volume::{
     VolumeStatus, check_store, fsck, gc,
 };
 
-pub use store::{Environment, Finding, Location, examine};
+pub use store::{Environment, Location};
 pub use writer::Holder;
 
 /// Layers around a store, for [`Location::layered`]: they count requests, delay them, or let them fail.

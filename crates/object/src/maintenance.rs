@@ -1,20 +1,20 @@
-//! Repairs and collections: work on a volume that is not mounted, as its writer.
+//! Work on a volume that is not mounted, as its writer: mkfs, repairs and collections.
 
 use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::Arc;
 
 use crate::clock;
 use crate::format::VolumeRecord;
-use crate::opened::{COMMIT_AGE, SYNC_LIMIT, guard, place, refused};
+use crate::opened::{guard, place, refused, tree_options};
 use crate::store::{Location, Store};
-use crate::tree::{Tree, TreeOptions};
+use crate::tree::Tree;
 use crate::volume::VolumeError;
 use crate::writer::{Claim, ClaimError, Claims};
 
 /// The tree of a volume, held with a claim.
 pub(crate) struct Maintenance {
     pub(crate) tree: Arc<Tree>,
-    claim: Arc<Claim>,
+    pub(crate) claim: Arc<Claim>,
 }
 
 impl Maintenance {
@@ -29,10 +29,25 @@ impl Maintenance {
             let text = "its last writer ended without unmounting it. Mount the volume and unmount it first";
             return Err(VolumeError::Store(BackendError::new(ErrorKind::Busy, text)));
         }
+        Self::with(location, store, record, claims).await
+    }
+
+    /// Claims a place where a volume is to be made, and opens its tree.
+    ///
+    /// # Errors
+    /// The store's, or another process has it.
+    pub(crate) async fn of_new(location: &Location, store: &Store, record: &VolumeRecord) -> Result<Self, VolumeError> {
+        Self::with(location, store, record, Claims::new(store.hasty.clone())).await
+    }
+
+    async fn with(
+        location: &Location,
+        store: &Store,
+        record: &VolumeRecord,
+        claims: Claims,
+    ) -> Result<Self, VolumeError> {
         let claim = Arc::new(claims.acquire(false, clock::unix_ms()).await.map_err(refused)?);
-        let salt = record.salt().unwrap_or_default();
-        let options = TreeOptions { salt, commit_age: COMMIT_AGE, sync_limit: SYNC_LIMIT, log: None };
-        let opened = Tree::open(place(location, store, guard(&claim)), options).await;
+        let opened = Tree::open(place(location, store, guard(&claim)), tree_options(record)).await;
         let (tree, _) = opened.map_err(VolumeError::Store)?;
         Ok(Self { tree, claim })
     }

@@ -22,6 +22,7 @@ use crate::backend::Calls;
 use crate::clock;
 use crate::contents::{Reader, Writer};
 use crate::format::{Key, VOLUME_OBJECT, VolumeRecord};
+use crate::maintenance::Maintenance;
 use crate::names;
 use crate::nodes::{OpenNodes, reap};
 use crate::segments::Segments;
@@ -32,9 +33,9 @@ use crate::volume::{OpenOptions, Role, VolumeError};
 use crate::writer::{Claim, ClaimError, Claims, HEARTBEAT, Holder};
 
 /// Changes are in the store this long after they were made, at the latest.
-pub(crate) const COMMIT_AGE: Duration = Duration::from_secs(5);
+const COMMIT_AGE: Duration = Duration::from_secs(5);
 /// A sync fails if the store has not taken the data for this long. The data is kept.
-pub(crate) const SYNC_LIMIT: Duration = Duration::from_secs(30);
+const SYNC_LIMIT: Duration = Duration::from_secs(30);
 /// The folder of SlateDB's files.
 pub(crate) const META_FOLDER: &str = "meta";
 
@@ -88,15 +89,7 @@ pub(crate) async fn make(location: &Location) -> Result<(), VolumeError> {
     }
     let random = random().map_err(|error| VolumeError::Store(BackendError::new(ErrorKind::Io, error.to_string())))?;
     let record = VolumeRecord::new(random, clock::unix_ms());
-    let claim = Arc::new(Claims::new(store.hasty.clone()).acquire(false, clock::unix_ms()).await.map_err(refused)?);
-    let options = TreeOptions {
-        salt: record.salt().unwrap_or_default(),
-        commit_age: COMMIT_AGE,
-        sync_limit: SYNC_LIMIT,
-        log: None,
-    };
-    let place = place(location, &store, guard(&claim));
-    let (tree, _) = Tree::open(place, options).await.map_err(VolumeError::Store)?;
+    let Maintenance { tree, claim } = Maintenance::of_new(location, &store, &record).await?;
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let made = tree.run(|view| {
         // An earlier attempt may have come this far.
@@ -129,12 +122,8 @@ impl Opened {
         }
         let claims = Claims::new(store.patient.clone());
         let claim = Arc::new(claims.acquire(options.take_over, clock::unix_ms()).await.map_err(refused)?);
-        let tree_options = TreeOptions {
-            salt: record.salt().unwrap_or_default(),
-            commit_age: COMMIT_AGE,
-            sync_limit: SYNC_LIMIT,
-            log: options.log_dir.clone().map(|folder| (folder, id)),
-        };
+        let tree_options =
+            TreeOptions { log: options.log_dir.clone().map(|folder| (folder, id)), ..tree_options(&record) };
         let place = place(location, &store, guard(&claim));
         let opened = Tree::open(place, tree_options).await;
         let (tree, set_aside) = match opened {
@@ -150,14 +139,11 @@ impl Opened {
         for log in &set_aside {
             tracing::error!(log = %log.display(), "another writer has had the volume: a local log was set aside");
         }
-        let dev = u64::from_be_bytes(std::array::from_fn(|n| id[n]));
-        let (nodes, closed) = OpenNodes::new(dev);
+        let (nodes, closed) = OpenNodes::new(device(&record));
         runtime.spawn(reap(Arc::clone(&tree), Arc::downgrade(&nodes), closed));
         let segments = Segments::new(store.patient.clone());
-        let reader = Reader::new(Arc::clone(&tree), segments.clone(), runtime.clone());
-        let writer = Writer::new(Arc::clone(&tree), segments.clone(), runtime.clone());
+        let calls = calls(&tree, nodes, &segments, &runtime);
         let keeper = space::start(&tree, segments, &runtime);
-        let calls = Calls::new(Arc::clone(&tree), nodes, reader, writer, runtime.clone());
         let winner = Arc::default();
         let heart = runtime.spawn(beat(Arc::clone(&claim), Arc::clone(&tree), Arc::clone(&winner)));
         let is_overtaken = !set_aside.is_empty();
@@ -173,15 +159,11 @@ impl Opened {
         runtime: Handle,
     ) -> Result<Self, VolumeError> {
         let guard: Guard = Arc::new(|| Box::pin(async { Ok(()) }));
-        let salt = record.salt().unwrap_or_default();
+        let salt = tree_options(record).salt;
         let tree = Tree::follow(place(location, &store, guard), salt, age).await.map_err(VolumeError::Store)?;
-        let id = record.id_bytes().unwrap_or_default();
         // Nodes without a name are the writer's.
-        let (nodes, _) = OpenNodes::new(u64::from_be_bytes(std::array::from_fn(|n| id[n])));
-        let segments = Segments::new(store.patient.clone());
-        let reader = Reader::new(Arc::clone(&tree), segments.clone(), runtime.clone());
-        let writer = Writer::new(Arc::clone(&tree), segments, runtime.clone());
-        let calls = Calls::new(Arc::clone(&tree), nodes, reader, writer, runtime.clone());
+        let (nodes, _) = OpenNodes::new(device(record));
+        let calls = calls(&tree, nodes, &Segments::new(store.patient.clone()), &runtime);
         Ok(Self { store, tree, calls, is_overtaken: false, runtime, claimed: None })
     }
 
@@ -226,6 +208,25 @@ impl Drop for Opened {
     fn drop(&mut self) {
         self.stop_tasks();
     }
+}
+
+/// Connects the parts that answer the calls of the storage interface.
+fn calls(tree: &Arc<Tree>, nodes: Arc<OpenNodes>, segments: &Segments, runtime: &Handle) -> Calls {
+    let reader = Reader::new(Arc::clone(tree), segments.clone(), runtime.clone());
+    let writer = Writer::new(Arc::clone(tree), segments.clone(), runtime.clone());
+    Calls::new(Arc::clone(tree), nodes, reader, writer, runtime.clone())
+}
+
+/// The device number of a volume: the first half of its id.
+fn device(record: &VolumeRecord) -> u64 {
+    let id = record.id_bytes().unwrap_or_default();
+    u64::from_be_bytes(std::array::from_fn(|n| id[n]))
+}
+
+/// The options of the tree of a volume, without a local log.
+pub(crate) fn tree_options(record: &VolumeRecord) -> TreeOptions {
+    let salt = record.salt().unwrap_or_default();
+    TreeOptions { salt, commit_age: COMMIT_AGE, sync_limit: SYNC_LIMIT, log: None }
 }
 
 /// Confirms the claim from time to time, until it is lost.

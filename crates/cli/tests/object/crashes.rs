@@ -11,7 +11,7 @@ fn p09_a_killed_process_loses_neither_data_nor_names() {
     need_fuse();
     let scratch = Scratch::new();
     for store in stores(&scratch) {
-        let mountpoint = scratch.dir(if store.objects.is_some() { "a" } else { "b" }, 0o755);
+        let [mountpoint] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         for round in 0..5_u32 {
             let mut mount = store.mount(&scratch, &mountpoint, &["--dirty-expire", "200ms"]);
@@ -56,7 +56,7 @@ fn a_dead_mount_is_shown_with_what_to_do() {
     need_fuse();
     let scratch = Scratch::new();
     for store in stores(&scratch) {
-        let mountpoint = scratch.dir(if store.objects.is_some() { "a" } else { "b" }, 0o755);
+        let [mountpoint] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         let mut mount = store.mount(&scratch, &mountpoint, &[]);
         fs::create_dir(mountpoint.join("dir")).unwrap();
@@ -79,7 +79,7 @@ fn p03_a_lost_arena_and_log_leave_everything_that_was_synced() {
     need_fuse();
     let scratch = Scratch::new();
     for store in stores(&scratch) {
-        let mountpoint = scratch.dir(if store.objects.is_some() { "a" } else { "b" }, 0o755);
+        let [mountpoint] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         let mut mount = store.mount(&scratch, &mountpoint, &[]);
         let mut file = File::create(mountpoint.join("synced")).unwrap();

@@ -29,8 +29,7 @@ fn a_daemon_serves_object_volumes_and_continues_after_a_kill() {
     need_fuse();
     let scratch = Scratch::new();
     for store in stores(&scratch) {
-        let names = if store.objects.is_some() { ["a", "b"] } else { ["c", "d"] };
-        let [configured, other] = names.map(|name| scratch.dir(name, 0o755));
+        let [configured, other] = store.mountpoints(&scratch);
         let second = Store::directory(&scratch);
         store.mkfs(&scratch);
         second.mkfs(&scratch);

@@ -52,7 +52,7 @@ fn a_volume_keeps_a_tree_from_mount_to_mount() {
     need_fuse();
     let scratch = Scratch::new();
     for store in stores(&scratch) {
-        let mountpoint = scratch.dir(if store.objects.is_some() { "a" } else { "b" }, 0o755);
+        let [mountpoint] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         let mut mount = store.mount(&scratch, &mountpoint, &[]);
         assert!(mount.announcement.contains(&format!("Mounted {} at", store.url)), "{}", mount.announcement);
@@ -75,7 +75,7 @@ fn a_volume_can_be_mounted_in_the_background_and_by_mount8() {
     need_fuse();
     let scratch = Scratch::new();
     for store in stores(&scratch) {
-        let mountpoint = scratch.dir(if store.objects.is_some() { "a" } else { "b" }, 0o755);
+        let [mountpoint] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         let background = store.words(&mountpoint, &["--background", "--upload-limit", "50MiB"]);
         let background: Vec<_> = background.iter().map(String::as_str).collect();
@@ -100,7 +100,7 @@ fn the_mount_table_and_status_show_the_url_and_no_secret() {
     need_fuse();
     let scratch = Scratch::new();
     for store in stores(&scratch) {
-        let mountpoint = scratch.dir(if store.objects.is_some() { "a" } else { "b" }, 0o755);
+        let [mountpoint] = store.mountpoints(&scratch);
         let shown = |place: &str, text: &str| {
             assert!(text.contains(&store.url), "{place}: {text}");
             if let Some(secret) = store.variable("AWS_SECRET_ACCESS_KEY") {

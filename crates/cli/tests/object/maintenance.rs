@@ -61,7 +61,7 @@ fn a_writer_can_be_checked_but_not_collected() {
     need_fuse();
     let scratch = Scratch::new();
     for store in stores(&scratch) {
-        let mountpoint = scratch.dir(if store.objects.is_some() { "a" } else { "b" }, 0o755);
+        let [mountpoint] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         let mut mount = store.mount(&scratch, &mountpoint, &[]);
         fs::write(mountpoint.join("large"), vec![7; 4 << 20]).unwrap();

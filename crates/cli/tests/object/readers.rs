@@ -17,8 +17,7 @@ fn readers_follow_the_writer_and_cannot_write() {
     need_fuse();
     let scratch = Scratch::new();
     for store in stores(&scratch) {
-        let names = if store.objects.is_some() { ["a", "b", "c"] } else { ["d", "e", "f"] };
-        let [writes, reads, also_reads] = names.map(|name| scratch.dir(name, 0o755));
+        let [writes, reads, also_reads] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         let mut writer = store.mount(&scratch, &writes, &[]);
         let mut file = File::create(writes.join("file")).unwrap();
@@ -63,8 +62,7 @@ fn a_reader_needs_no_writer_and_takes_nothing_from_a_dead_one() {
     need_fuse();
     let scratch = Scratch::new();
     for store in stores(&scratch) {
-        let names = if store.objects.is_some() { ["a", "b"] } else { ["c", "d"] };
-        let [writes, reads] = names.map(|name| scratch.dir(name, 0o755));
+        let [writes, reads] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         let mut writer = store.mount(&scratch, &writes, &["--dirty-expire", "1h"]);
         fs::write(writes.join("file"), "in the cache only").unwrap();

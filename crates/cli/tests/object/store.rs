@@ -76,6 +76,12 @@ impl Store {
         names.map(|name| name.into_string().unwrap()).collect()
     }
 
+    /// New mount points, with names that no other store of the test uses.
+    pub(crate) fn mountpoints<const N: usize>(&self, scratch: &Scratch) -> [PathBuf; N] {
+        let kind = if self.objects.is_some() { "directory" } else { "s3" };
+        std::array::from_fn(|nth| scratch.dir(&format!("{kind}-{nth}"), 0o755))
+    }
+
     /// The command, with the environment of the store.
     pub(crate) fn command(&self, scratch: &Scratch, words: &[&str]) -> Command {
         let mut command = scratch.command(words);

@@ -33,8 +33,7 @@ fn a_second_writer_is_refused_and_the_first_one_named() {
     let scratch = Scratch::new();
     scratch.dir("elsewhere", 0o700);
     for store in stores(&scratch) {
-        let names = if store.objects.is_some() { ["a", "b"] } else { ["c", "d"] };
-        let [first, second] = names.map(|name| scratch.dir(name, 0o755));
+        let [first, second] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         let mut mount = store.mount(&scratch, &first, &[]);
         let pid = format!("pid {}", mount.process.0.id());
@@ -60,8 +59,7 @@ fn a_mount_can_wait_for_the_writer() {
     let scratch = Scratch::new();
     scratch.dir("elsewhere", 0o700);
     for store in stores(&scratch) {
-        let names = if store.objects.is_some() { ["a", "b"] } else { ["c", "d"] };
-        let [first, second] = names.map(|name| scratch.dir(name, 0o755));
+        let [first, second] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         let mut mount = store.mount(&scratch, &first, &[]);
         let (waiting, at) = (elsewhere(&store, &scratch, &store.words(&second, &["--wait"])), second.clone());
@@ -83,8 +81,7 @@ fn a_fenced_writer_gets_estale_and_keeps_what_it_made_durable() {
     let scratch = Scratch::new();
     scratch.dir("elsewhere", 0o700);
     for store in stores(&scratch) {
-        let names = if store.objects.is_some() { ["a", "b"] } else { ["c", "d"] };
-        let [first, second] = names.map(|name| scratch.dir(name, 0o755));
+        let [first, second] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         let mut loser = store.mount(&scratch, &first, &["--dirty-expire", "1h"]);
         let mut file = File::create(first.join("durable")).unwrap();

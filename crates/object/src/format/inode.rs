@@ -66,6 +66,30 @@ impl Decode for Orphan {
     }
 }
 
+impl Inode {
+    /// An empty node of root without a name, made `now`. `mode` has the type bits.
+    pub(crate) fn new(mode: u32, now: Timestamp) -> Self {
+        Self {
+            mode,
+            uid: 0,
+            gid: 0,
+            nlink: 0,
+            rdev: 0,
+            size_bytes: 0,
+            allocated_bytes: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            created: now,
+            flags: 0,
+            parent: 0,
+            target: OsString::new(),
+            xattrs: Vec::new(),
+            next_xattr: 0,
+        }
+    }
+}
+
 impl Encode for Inode {
     fn encode_to(&self, out: &mut BytesMut) {
         for number in [self.mode, self.uid, self.gid, self.nlink, self.flags] {

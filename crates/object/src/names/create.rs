@@ -29,7 +29,7 @@ const TARGET_BYTES_MAX: usize = 4095;
 
 /// Makes the root directory of an empty volume.
 pub(crate) fn make_root(view: &mut View<'_>, mode: u32, (uid, gid): (u32, u32)) {
-    let root = Inode { nlink: 2, uid, gid, parent: ROOT, ..blank(view, S_IFDIR | mode & 0o7777) };
+    let root = Inode { nlink: 2, uid, gid, parent: ROOT, ..Inode::new(S_IFDIR | mode & 0o7777, view.now()) };
     view.count(1, 0);
     put_inode(view, ROOT, &root);
 }
@@ -109,7 +109,7 @@ pub(crate) fn link(view: &mut View<'_>, ino: u64, dir: u64, name: &OsStr) -> Res
 
 /// The whiteout that a rename leaves at the old name.
 pub(super) fn make_whiteout(view: &mut View<'_>, dir: u64, name: &OsStr) -> Result<(), Stop> {
-    let whiteout = Inode { nlink: 1, ..blank(view, S_IFCHR) };
+    let whiteout = Inode { nlink: 1, ..Inode::new(S_IFCHR, view.now()) };
     let ino = view.new_ino();
     view.count(1, 0);
     put_inode(view, ino, &whiteout);
@@ -164,7 +164,7 @@ fn new_inode(
         gid = parent.gid;
         permissions |= if type_bits == S_IFDIR { SETGID } else { 0 };
     }
-    let mut made = Inode { uid, gid, ..blank(view, type_bits) };
+    let mut made = Inode { uid, gid, ..Inode::new(type_bits, view.now()) };
     if matches!(type_bits, S_IFREG | S_IFDIR) {
         made.flags = parent.flags & INHERITED;
     }
@@ -191,27 +191,4 @@ fn new_inode(
     }
     made.mode = type_bits | permissions;
     Ok((ino, made))
-}
-
-/// An empty node of root, as of now.
-fn blank(view: &View<'_>, mode: u32) -> Inode {
-    let now = view.now();
-    Inode {
-        mode,
-        uid: 0,
-        gid: 0,
-        nlink: 0,
-        rdev: 0,
-        size_bytes: 0,
-        allocated_bytes: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        created: now,
-        flags: 0,
-        parent: 0,
-        target: OsString::new(),
-        xattrs: Vec::new(),
-        next_xattr: 0,
-    }
 }

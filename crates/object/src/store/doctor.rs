@@ -18,14 +18,13 @@ use crate::volume::VolumeError;
 
 /// The result of one check.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The property that was checked, such as "create-only put".
-    pub check: &'static str,
+    pub(crate) check: &'static str,
     /// The features that a failure of it costs.
-    pub needed_for: &'static str,
+    pub(crate) needed_for: &'static str,
     /// The time that it took, or what is wrong and what to do.
-    pub outcome: Result<Duration, String>,
+    pub(crate) outcome: Result<Duration, String>,
 }
 
 const CONTENT: Bytes = Bytes::from_static(b"an object of `slackwater doctor`, which may be removed");
@@ -39,7 +38,7 @@ const OTHER: Bytes = Bytes::from_static(b"another content of the same object");
 ///
 /// # Blocking
 /// For some requests to the store.
-pub fn examine(location: &Location) -> Result<Vec<Finding>, VolumeError> {
+pub(crate) fn examine(location: &Location) -> Result<Vec<Finding>, VolumeError> {
     let store = Store::connect(location, None)?;
     let runtime = crate::runtime::handle().map_err(|error| VolumeError::Location(error.to_string()))?;
     let name = format!("doctor-{:016x}", fastrand::u64(..));

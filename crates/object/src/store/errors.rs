@@ -69,10 +69,15 @@ pub(crate) fn of_store(error: &Error) -> BackendError {
     BackendError::new(classify(error).kind(), reason(error))
 }
 
+/// The error of every change and every sync after another writer has taken the volume.
+pub(crate) fn fenced() -> BackendError {
+    BackendError::new(ErrorKind::Stale, "another writer has taken the volume")
+}
+
 /// A failure of SlateDB; that of the store below it, if there is one.
 pub(crate) fn of_database(error: &slatedb::Error) -> BackendError {
     if let slatedb::ErrorKind::Closed(CloseReason::Fenced) = error.kind() {
-        return BackendError::new(ErrorKind::Stale, "another writer has taken the volume over");
+        return fenced();
     }
     match find::<Arc<Error>>(error).map(|shared| &**shared).or_else(|| find::<Error>(error)) {
         Some(error) => of_store(error),

@@ -15,12 +15,12 @@ use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slatedb::config::{CloseOptions, FlushOptions, FlushType};
-use slatedb::{CloseReason, Db, DbIterator, DbReader, DbReaderMode, WriteBatch};
+use slatedb::{Db, DbIterator, DbReader, DbReaderMode, WriteBatch};
 use tokio::time::timeout;
 
 use crate::format::Key;
 use crate::segments::Segments;
-use crate::tree::state::fenced;
+use crate::store::{fenced, of_database};
 use crate::tree::{block_cache, settings};
 
 /// How long the tasks of SlateDB may take to end.
@@ -84,18 +84,20 @@ impl Base {
             .with_reader_mode(DbReaderMode::FollowLatest)
             .with_db_cache(block_cache::new(), 0)
             .with_options(settings::reader(age));
-        let source = Source::Reader(reader.build().await.map_err(error)?);
-        let segments = Segments::new(place.store.clone());
-        let reopening = tokio::sync::Mutex::new(());
-        Ok(Self {
+        let source = Source::Reader(reader.build().await.map_err(|error| of_database(&error))?);
+        Ok(Self::with(place, source, 0))
+    }
+
+    fn with(place: Place, source: Source, epoch: u64) -> Self {
+        Self {
+            segments: Segments::new(place.store.clone()),
             place,
-            segments,
             source,
-            reopening,
-            epoch: 0,
+            reopening: tokio::sync::Mutex::new(()),
+            epoch,
             is_lost: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
-        })
+        }
     }
 
     /// Whether it follows the writer.
@@ -110,18 +112,7 @@ impl Base {
     pub(super) async fn open(place: Place) -> Result<Self, BackendError> {
         let db = build(&place).await?;
         let epoch = db.manifest().writer_epoch();
-        let reopening = tokio::sync::Mutex::new(());
-        let segments = Segments::new(place.store.clone());
-        let source = Source::Writer(RwLock::new(db));
-        Ok(Self {
-            place,
-            segments,
-            source,
-            reopening,
-            epoch,
-            is_lost: AtomicBool::new(false),
-            is_closed: AtomicBool::new(false),
-        })
+        Ok(Self::with(place, Source::Writer(RwLock::new(db)), epoch))
     }
 
     /// Names this writer among all writers of the volume.
@@ -136,7 +127,7 @@ impl Base {
     pub(super) async fn get(&self, key: Key) -> Result<Option<Bytes>, BackendError> {
         let found = match &self.source {
             Source::Writer(_) => self.with_db(|db| async move { db.get(key.encode()).await }).await?,
-            Source::Reader(reader) => reader.get(key.encode()).await.map_err(error)?,
+            Source::Reader(reader) => reader.get(key.encode()).await.map_err(|error| of_database(&error))?,
         };
         // SlateDB returns a part of a block, and would keep all of it in memory.
         Ok(found.map(|value| Bytes::copy_from_slice(&value)))
@@ -162,8 +153,9 @@ impl Base {
                 .await?
             }
             Source::Reader(reader) => {
-                let entries = reader.scan_with_options(range, &settings::scan()).await.map_err(error)?;
-                collect(entries, limit).await.map_err(error)?
+                let entries =
+                    reader.scan_with_options(range, &settings::scan()).await.map_err(|error| of_database(&error))?;
+                collect(entries, limit).await.map_err(|error| of_database(&error))?
             }
         };
         pairs
@@ -179,7 +171,7 @@ impl Base {
     ///
     /// # Errors
     /// The store's. It may be durable nonetheless; to repeat it is harmless.
-    pub(super) async fn write(&self, batch: WriteBatch) -> Result<(), BackendError> {
+    pub(super) async fn write(&self, batch: &WriteBatch) -> Result<(), BackendError> {
         let written = self.with_db(|db| {
             let batch = batch.clone();
             async move {
@@ -203,7 +195,9 @@ impl Base {
     /// The store's.
     pub(super) async fn store_table(&self) -> Result<(), BackendError> {
         let db = self.db()?;
-        db.flush_with_options(FlushOptions { flush_type: FlushType::MemTable }).await.map_err(error)
+        db.flush_with_options(FlushOptions { flush_type: FlushType::MemTable })
+            .await
+            .map_err(|error| of_database(&error))
     }
 
     /// The segments beside the tree.
@@ -237,9 +231,9 @@ impl Base {
             Ok(value) => Ok(value),
             Err(failure) if is_closed(&failure) || self.db()?.status().close_reason.is_some() => {
                 let db = self.reopen().await?;
-                operation(db).await.map_err(error)
+                operation(db).await.map_err(|error| of_database(&error))
             }
-            Err(failure) => Err(error(failure)),
+            Err(failure) => Err(of_database(&failure)),
         }
     }
 
@@ -286,7 +280,7 @@ async fn build(place: &Place) -> Result<Db, BackendError> {
         .with_settings(settings::writer(place.has_if_match))
         .with_db_cache(block_cache::new(), 0)
         .with_sst_block_size(settings::BLOCK_SIZE);
-    let db = builder.build().await.map_err(error)?;
+    let db = builder.build().await.map_err(|error| of_database(&error))?;
     match (place.guard)().await {
         Ok(()) => Ok(db),
         Err(error) => {
@@ -320,12 +314,4 @@ fn encoded(key: Key) -> Bytes {
 
 fn is_closed(error: &slatedb::Error) -> bool {
     matches!(error.kind(), slatedb::ErrorKind::Closed(_))
-}
-
-fn error(error: slatedb::Error) -> BackendError {
-    if matches!(error.kind(), slatedb::ErrorKind::Closed(CloseReason::Fenced)) {
-        fenced()
-    } else {
-        crate::store::of_database(&error)
-    }
 }

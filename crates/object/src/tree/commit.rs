@@ -15,10 +15,11 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::clock;
 use crate::format::{Decode, Encode, Footer, Key, SegmentId, SegmentPlace, SegmentRecord, VolumeKey};
+use crate::store::fenced;
 use crate::tree::Tree;
 use crate::tree::base::Base;
 use crate::tree::settings::COMMITS_PER_TABLE;
-use crate::tree::state::{Mode, Settling, State, fenced};
+use crate::tree::state::{Mode, Settling, State};
 use crate::tree::transaction::{Changes, Transaction};
 
 /// A transaction of this size is committed without waiting for its age. At twice the size calls wait.
@@ -200,7 +201,7 @@ impl Tree {
                 Some(ready) => ready,
                 None => self.prepare(base, transaction).await?,
             };
-            let result = base.write(ready.batch.clone()).await;
+            let result = base.write(&ready.batch).await;
             if let Err(error) = result {
                 *prepared = Some(ready);
                 return Err(error);

@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::clock;
 use crate::format::{Key, SegmentId};
+use crate::store::fenced;
 use crate::tree::cache::Cache;
 use crate::tree::fetch::Answers;
 use crate::tree::log::Log;
@@ -208,11 +209,6 @@ impl State {
         }
         dropped
     }
-}
-
-/// The error of every change and every sync after another writer has taken the volume.
-pub(super) fn fenced() -> BackendError {
-    BackendError::new(ErrorKind::Stale, "another writer has taken the volume")
 }
 
 /// The inode that a key belongs to.

@@ -184,24 +184,7 @@ fn run<T>(tree: &Tree, operation: impl FnMut(&mut View<'_>) -> Result<T, Stop>) 
 }
 
 fn make(tree: &Tree, ino: u64) {
-    let inode = Inode {
-        mode: 0o100_644,
-        uid: 0,
-        gid: 0,
-        nlink: 1,
-        rdev: 0,
-        size_bytes: 0,
-        allocated_bytes: 0,
-        atime: Timestamp(0),
-        mtime: Timestamp(0),
-        ctime: Timestamp(0),
-        created: Timestamp(0),
-        flags: 0,
-        parent: 0,
-        target: std::ffi::OsString::new(),
-        xattrs: Vec::new(),
-        next_xattr: 0,
-    };
+    let inode = Inode { nlink: 1, ..Inode::new(0o100_644, Timestamp(0)) };
     tree.run_in_memory(|view| {
         view.put(Key::Inode(ino), inode.encode());
         Ok(())

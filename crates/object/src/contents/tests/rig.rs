@@ -91,24 +91,7 @@ impl Rig {
 
 impl Volume {
     pub(crate) async fn make(&self, ino: u64) {
-        let inode = Inode {
-            mode: 0o100_644,
-            uid: 0,
-            gid: 0,
-            nlink: 1,
-            rdev: 0,
-            size_bytes: 0,
-            allocated_bytes: 0,
-            atime: Timestamp(0),
-            mtime: Timestamp(0),
-            ctime: Timestamp(0),
-            created: Timestamp(0),
-            flags: 0,
-            parent: 0,
-            target: std::ffi::OsString::new(),
-            xattrs: Vec::new(),
-            next_xattr: 0,
-        };
+        let inode = Inode { nlink: 1, ..Inode::new(0o100_644, Timestamp(0)) };
         let made = self.tree.run(|view| {
             while view.new_ino() < ino {}
             view.put(Key::Inode(ino), inode.encode());
