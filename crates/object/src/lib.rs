@@ -33,11 +33,11 @@ mod writer;
 
 pub use check::{FsckFinding, FsckOptions, FsckReport, Severity};
 pub use volume::{
-    GcOptions, GcReport, ObjectBackend, OpenOptions, Progress, Requests, Role, StoreCheck, VolumeError, VolumeInfo,
-    VolumeStatus, check_store, fsck, gc,
+    GcOptions, GcReport, ObjectBackend, OpenOptions, Progress, Requests, Role, VolumeError, VolumeInfo, VolumeStatus,
+    fsck, gc,
 };
 
-pub use store::{Environment, Location};
+pub use store::{Environment, Location, StoreCheck, check_store};
 pub use writer::Holder;
 
 /// Layers around a store, for [`Location::layered`]: they count requests, delay them, or let them fail.

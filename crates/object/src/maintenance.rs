@@ -6,10 +6,10 @@ use slackwater_sync::shim::Arc;
 use crate::clock;
 use crate::format::VolumeRecord;
 use crate::opened::{guard, place, refused, tree_options};
-use crate::store::{Location, Store};
+use crate::store::{Location, Store, explain};
 use crate::tree::Tree;
 use crate::volume::VolumeError;
-use crate::writer::{Claim, ClaimError, Claims};
+use crate::writer::{Claim, Claims};
 
 /// The tree of a volume, held with a claim.
 pub(crate) struct Maintenance {
@@ -25,7 +25,7 @@ impl Maintenance {
     /// only a mount can bring back, and that are lost once there is a later writer.
     pub(crate) async fn begin(location: &Location, store: &Store, record: &VolumeRecord) -> Result<Self, VolumeError> {
         let claims = Claims::new(store.hasty.clone());
-        if claims.is_left_behind().await.map_err(|error| refused(ClaimError::Store(error)))? {
+        if claims.is_left_behind().await.map_err(|error| explain(location, "open", &error))? {
             let text = "its last writer ended without unmounting it. Mount the volume and unmount it first";
             return Err(VolumeError::Store(BackendError::new(ErrorKind::Busy, text)));
         }
@@ -46,19 +46,23 @@ impl Maintenance {
         record: &VolumeRecord,
         claims: Claims,
     ) -> Result<Self, VolumeError> {
-        let claim = Arc::new(claims.acquire(false, clock::unix_ms()).await.map_err(refused)?);
+        let claimed = claims.acquire(false, clock::unix_ms()).await;
+        let claim = Arc::new(claimed.map_err(|error| refused(location, error))?);
         let opened = Tree::open(place(location, store, guard(&claim)), tree_options(record)).await;
         let (tree, _) = opened.map_err(VolumeError::Store)?;
         Ok(Self { tree, claim })
     }
 
-    /// Commits, and gives the volume back. Returns the `outcome` of the work if that succeeds.
+    /// Commits, and gives the volume back. Returns the `outcome` of the work if it is in the store.
     ///
     /// # Errors
-    /// Those of the work, or the store's.
+    /// Those of the work, or of the commit.
     pub(crate) async fn end<T>(self, outcome: Result<T, BackendError>) -> Result<T, VolumeError> {
         let closed = self.tree.close().await;
-        self.claim.release(clock::unix_ms()).await.map_err(refused)?;
+        if let Err(error) = self.claim.release(clock::unix_ms()).await {
+            // The next claimant on this machine sees that this process has ended.
+            tracing::warn!(%error, "the volume could not be given back; it looks as if this process had died");
+        }
         closed.and(outcome).map_err(VolumeError::Store)
     }
 }

@@ -27,7 +27,7 @@ use crate::names;
 use crate::nodes::{OpenNodes, reap};
 use crate::segments::Segments;
 use crate::space;
-use crate::store::{Failure, Location, Store, classify, explain, make_place, of_store};
+use crate::store::{Failure, Location, Store, classify, create, explain, make_place, of_store};
 use crate::tree::{Guard, Place, Tree, TreeOptions};
 use crate::volume::{OpenOptions, Role, VolumeError};
 use crate::writer::{Claim, ClaimError, Claims, HEARTBEAT, Holder};
@@ -101,11 +101,11 @@ pub(crate) async fn make(location: &Location) -> Result<(), VolumeError> {
     made.await.map_err(VolumeError::Store)?;
     tree.close().await.map_err(VolumeError::Store)?;
     let body = record.encode();
-    let is_made = store.create(&Path::from(VOLUME_OBJECT), body).await;
+    let is_made = create(&*store.hasty, &Path::from(VOLUME_OBJECT), body).await;
     if !is_made.map_err(|error| explain(location, "make", &error))? {
         return Err(VolumeError::Exists(location.to_string()));
     }
-    claim.release(clock::unix_ms()).await.map_err(refused)
+    claim.release(clock::unix_ms()).await.map_err(|error| refused(location, error))
 }
 
 impl Opened {
@@ -121,7 +121,8 @@ impl Opened {
             return Self::follow(location, store, &record, age, runtime).await;
         }
         let claims = Claims::new(store.patient.clone());
-        let claim = Arc::new(claims.acquire(options.take_over, clock::unix_ms()).await.map_err(refused)?);
+        let claimed = claims.acquire(options.take_over, clock::unix_ms()).await;
+        let claim = Arc::new(claimed.map_err(|error| refused(location, error))?);
         let tree_options =
             TreeOptions { log: options.log_dir.clone().map(|folder| (folder, id)), ..tree_options(&record) };
         let place = place(location, &store, guard(&claim));
@@ -271,10 +272,11 @@ pub(crate) fn place(location: &Location, store: &Store, guard: Guard) -> Place {
     Place { store: store.patient.clone(), path: Path::from(META_FOLDER), has_if_match, guard }
 }
 
-pub(crate) fn refused(error: ClaimError) -> VolumeError {
+/// Why the volume at `location` cannot be claimed or given back.
+pub(crate) fn refused(location: &Location, error: ClaimError) -> VolumeError {
     match error {
         ClaimError::InUse(holder) => VolumeError::InUse(holder),
-        ClaimError::Store(error) => VolumeError::Store(of_store(&error)),
+        ClaimError::Store(error) => explain(location, "claim", &error),
     }
 }
 

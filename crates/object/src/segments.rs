@@ -14,7 +14,7 @@ use slackwater_sync::shim::Arc;
 #[cfg(test)]
 use crate::format::FOOTER_TAIL_BYTES;
 use crate::format::{Footer, SegmentId};
-use crate::store::of_store;
+use crate::store::{classify, reason};
 
 /// The folder of all segments.
 pub(crate) const FOLDER: &str = "seg";
@@ -152,13 +152,13 @@ pub(crate) fn damaged(id: SegmentId, what: impl fmt::Display) -> BackendError {
 }
 
 fn failed(action: &str, path: &Path, error: &object_store::Error) -> BackendError {
-    tracing::error!(target: "slackwater::object", object = %path, %error, "cannot {action} a segment");
-    let kind = of_store(error).kind();
+    let (kind, reason) = (classify(error).kind(), reason(error));
+    tracing::error!(target: "slackwater::object", object = %path, reason, "cannot {action} a segment");
     // A segment that is missing is damage of the volume, whatever the store calls it.
     let is_passed_on =
         matches!(kind, ErrorKind::NoSpace | ErrorKind::Quota | ErrorKind::Permission | ErrorKind::TimedOut);
     BackendError::new(
         if is_passed_on { kind } else { ErrorKind::Io },
-        format!("cannot {action} object {path}: {error}"),
+        format!("cannot {action} object {path}: {reason}"),
     )
 }

@@ -10,9 +10,9 @@ use tokio::runtime::Handle;
 
 use crate::check::{self, FsckOptions, FsckReport};
 use crate::opened::{self, Opened};
-use crate::store::{Finding, Location, Store};
+use crate::store::{Location, Store};
 use crate::writer::Holder;
-use crate::{backend, runtime, space, store};
+use crate::{backend, runtime, space};
 
 /// Why a volume could not be made, opened or checked.
 #[derive(Debug, Error)]
@@ -290,33 +290,4 @@ pub fn gc(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<GcReport, VolumeError> {
     runtime()?.block_on(space::gc(location, options, progress))
-}
-
-/// A check of a store.
-#[derive(Clone, Debug)]
-pub struct StoreCheck {
-    /// Its name, such as "create-only PUT".
-    pub name: &'static str,
-    /// The finding; or what is wrong, and what to do.
-    pub result: Result<String, String>,
-}
-
-/// Checks whether a store can be reached, and keeps the promises that a volume relies on. Writes small objects below
-/// the location and deletes them. A check that needs a failed one is left out.
-///
-/// # Blocking
-/// For the store.
-pub fn check_store(location: &Location) -> Vec<StoreCheck> {
-    let findings = match store::examine(location) {
-        Ok(findings) => findings,
-        Err(error) => return vec![StoreCheck { name: "store", result: Err(error.to_string()) }],
-    };
-    let check = |Finding { check, needed_for, outcome }: Finding| StoreCheck {
-        name: check,
-        result: match outcome {
-            Ok(took) => Ok(format!("{} ms", took.as_millis())),
-            Err(text) => Err(format!("{text} (needed for {needed_for})")),
-        },
-    };
-    findings.into_iter().map(check).collect()
 }

@@ -136,6 +136,8 @@ fn of_code(code: &str) -> Option<Failure> {
         | "OperationTimedOut"
         | "OperationAborted"
         | "ConditionalRequestConflict" => Failure::Server,
+        // The request came with other bytes than it was sent with, or with fewer.
+        "BadDigest" | "IncompleteBody" | "XAmzContentSHA256Mismatch" => Failure::Unreachable,
         "RequestTimeout" => Failure::Timeout,
         "RequestTimeTooSkewed" => Failure::ClockSkew,
         "NoSuchBucket" | "ContainerNotFound" => Failure::NoBucket,
@@ -148,7 +150,8 @@ fn of_code(code: &str) -> Option<Failure> {
         | "InvalidAuthenticationInfo"
         | "NotSignedUp" => Failure::Credentials,
         "AccessDenied" | "AllAccessDisabled" | "AuthorizationFailure" => Failure::Permission,
-        "QuotaExceeded" | "XMinioStorageFull" => Failure::NoSpace,
+        "XMinioStorageFull" => Failure::NoSpace,
+        "QuotaExceeded" | "XMinioAdminBucketQuotaExceeded" => Failure::Quota,
         "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => {
             Failure::Configuration
         }

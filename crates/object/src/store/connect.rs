@@ -16,8 +16,10 @@ use parking_lot::Mutex;
 use slackwater_sync::shim::{Arc, OnceLock};
 
 use super::environment::Environment;
+use super::http::Connector;
 use super::location::{Location, Place};
 use super::profile;
+use super::profile_keys::ProfileKeys;
 use crate::volume::VolumeError;
 
 /// How long a connection may take to come about.
@@ -43,6 +45,7 @@ pub(super) fn connect(location: &Location) -> Result<Arc<dyn ObjectStore>, Volum
         }
         Place::Gcs { bucket } => {
             let builder = GoogleCloudStorageBuilder::new().with_client_options(client());
+            let builder = builder.with_http_connector(Connector::default());
             let builder = configure(builder, environment, "GOOGLE_", |builder, key, value| match key.parse() {
                 Ok(key) => builder.with_config(key, value),
                 Err(_) => builder,
@@ -52,6 +55,7 @@ pub(super) fn connect(location: &Location) -> Result<Arc<dyn ObjectStore>, Volum
         }
         Place::Azure { container, .. } => {
             let builder = MicrosoftAzureBuilder::new().with_client_options(client());
+            let builder = builder.with_http_connector(Connector::default());
             let builder = configure(builder, environment, "AZURE_", |builder, key, value| match key.parse() {
                 Ok(key) => builder.with_config(key, value),
                 Err(_) => builder,
@@ -96,18 +100,15 @@ fn configure<B>(builder: B, environment: &Environment, prefix: &str, apply: impl
 }
 
 fn s3(bucket: &str, endpoint: Option<&str>, environment: &Environment) -> Result<AmazonS3Builder, String> {
-    let builder = AmazonS3Builder::new().with_client_options(client());
+    let builder = AmazonS3Builder::new().with_client_options(client()).with_http_connector(Connector::default());
     let mut builder = configure(builder, environment, "AWS_", |builder, key, value| match key.parse() {
         Ok(key) => builder.with_config(key, value),
         Err(_) => builder,
     });
     let profile = profile::read(environment)?;
     let has_keys = builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_some();
-    if let (false, Some(id), Some(secret)) = (has_keys, profile.access_key_id, profile.secret_access_key) {
-        builder = builder.with_access_key_id(id).with_secret_access_key(secret);
-        if let Some(token) = profile.session_token {
-            builder = builder.with_token(token);
-        }
+    if let (false, Some(keys)) = (has_keys, profile.keys) {
+        builder = builder.with_credentials(Arc::new(ProfileKeys::new(environment.clone(), keys)));
     }
     if let (None, Some(region)) = (builder.get_config_value(&AmazonS3ConfigKey::Region), profile.region) {
         builder = builder.with_region(region);

@@ -1,6 +1,4 @@
-//! The examination of a store, for `slackwater doctor URL`: everything that a volume needs, tried once.
-
-use std::time::Duration;
+//! The checks of a store for `slackwater doctor URL`: everything that a volume needs, tried once.
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -14,44 +12,45 @@ use super::errors::{advice, reason};
 use super::location::Location;
 use super::time::now;
 use super::{Store, classify::classify};
-use crate::volume::VolumeError;
+use crate::runtime;
 
-/// The result of one check.
+/// A check of a store.
 #[derive(Clone, Debug)]
-pub(crate) struct Finding {
+pub struct StoreCheck {
     /// The property that was checked, such as "create-only put".
-    pub(crate) check: &'static str,
-    /// The features that a failure of it costs.
-    pub(crate) needed_for: &'static str,
-    /// The time that it took, or what is wrong and what to do.
-    pub(crate) outcome: Result<Duration, String>,
+    pub name: &'static str,
+    /// The time that it took; or what is wrong, what to do, and what a volume needs the property for.
+    pub result: Result<String, String>,
 }
 
 const CONTENT: Bytes = Bytes::from_static(b"an object of `slackwater doctor`, which may be removed");
 const OTHER: Bytes = Bytes::from_static(b"another content of the same object");
 
-/// Checks what a volume needs of the store at `location`, with a small object that is removed again. Stops at the first
-/// check without which the others make no sense.
-///
-/// # Errors
-/// The location cannot be used at all: see [`Location::parse`].
+/// Checks whether a store can be reached, and keeps the promises that a volume relies on. Writes small objects below
+/// the location and deletes them. Stops at the first check without which the others make no sense.
 ///
 /// # Blocking
 /// For some requests to the store.
-pub(crate) fn examine(location: &Location) -> Result<Vec<Finding>, VolumeError> {
-    let store = Store::connect(location, None)?;
-    let runtime = crate::runtime::handle().map_err(|error| VolumeError::Location(error.to_string()))?;
-    let name = format!("doctor-{:016x}", fastrand::u64(..));
-    let examination =
-        Examination { location, store: store.hasty.clone(), path: Path::from(name), findings: Vec::new() };
-    Ok(runtime.block_on(examination.run(store.has_if_match)))
+pub fn check_store(location: &Location) -> Vec<StoreCheck> {
+    let unusable = |error: String| vec![StoreCheck { name: "store", result: Err(error) }];
+    let store = match Store::connect(location, None) {
+        Ok(store) => store,
+        Err(error) => return unusable(error.to_string()),
+    };
+    let runtime = match runtime::handle() {
+        Ok(runtime) => runtime,
+        Err(error) => return unusable(error.to_string()),
+    };
+    let path = Path::from(format!("doctor-{:016x}", fastrand::u64(..)));
+    let checks = Checks { location, store: store.hasty.clone(), path, done: Vec::new() };
+    runtime.block_on(checks.run(store.has_if_match))
 }
 
-struct Examination<'a> {
+struct Checks<'a> {
     location: &'a Location,
     store: Arc<dyn ObjectStore>,
     path: Path,
-    findings: Vec<Finding>,
+    done: Vec<StoreCheck>,
 }
 
 /// The reason for which a check fails: an error, or an answer that a store must not give.
@@ -66,15 +65,15 @@ impl From<Error> for Wrong {
     }
 }
 
-impl Examination<'_> {
-    async fn run(mut self, has_if_match: bool) -> Vec<Finding> {
+impl Checks<'_> {
+    async fn run(mut self, has_if_match: bool) -> Vec<StoreCheck> {
         let (store, path) = (self.store.clone(), self.path.clone());
         if !self.check("list", "finding the volume, its writers and unused objects", list(&*store)).await {
-            return self.findings;
+            return self.done;
         }
         if !self.check("create-only put", "keeping two writers apart", create(&*store, &path)).await {
             self.clean().await;
-            return self.findings;
+            return self.done;
         }
         self.check("refused create-only put", "keeping two writers apart", create_again(&*store, &path)).await;
         self.check("get", "reading", get(&*store, &path, None)).await;
@@ -84,27 +83,31 @@ impl Examination<'_> {
             self.check("if-match put", "collecting old metadata safely", update(&*store, &path)).await;
         }
         self.check("delete", "giving back space", remove(&*store, &path)).await;
-        self.findings
+        self.done
     }
 
     /// True if the check succeeded.
     async fn check(
         &mut self,
-        check: &'static str,
+        name: &'static str,
         needed_for: &'static str,
         attempt: impl Future<Output = Result<(), Wrong>>,
     ) -> bool {
         let start = now();
-        let outcome = match attempt.await {
-            Ok(()) => Ok(start.elapsed()),
-            Err(Wrong::Answer(text)) => Err(text.to_owned()),
-            Err(Wrong::Failed(error)) => Err(match advice(self.location, classify(&error)) {
+        let wrong = match attempt.await {
+            Ok(()) => None,
+            Err(Wrong::Answer(text)) => Some(text.to_owned()),
+            Err(Wrong::Failed(error)) => Some(match advice(self.location, classify(&error)) {
                 Some(advice) => format!("{}. {advice}", reason(&error)),
                 None => reason(&error),
             }),
         };
-        let is_fine = outcome.is_ok();
-        self.findings.push(Finding { check, needed_for, outcome });
+        let is_fine = wrong.is_none();
+        let result = match wrong {
+            None => Ok(format!("{} ms", start.elapsed().as_millis())),
+            Some(text) => Err(format!("{text} (needed for {needed_for})")),
+        };
+        self.done.push(StoreCheck { name, result });
         is_fine
     }
 

@@ -38,7 +38,7 @@ impl Failure {
 }
 
 /// The cause of an error in words, without addresses and keys.
-pub(super) fn reason(error: &Error) -> String {
+pub(crate) fn reason(error: &Error) -> String {
     let failure = classify(error);
     let text = error.to_string();
     if let Some(code) = element(&text, "Code") {
@@ -79,10 +79,20 @@ pub(crate) fn of_database(error: &slatedb::Error) -> BackendError {
     if let slatedb::ErrorKind::Closed(CloseReason::Fenced) = error.kind() {
         return fenced();
     }
-    match find::<Arc<Error>>(error).map(|shared| &**shared).or_else(|| find::<Error>(error)) {
+    match cause(error) {
         Some(error) => of_store(error),
         None => BackendError::new(ErrorKind::Io, format!("SlateDB: {error}")),
     }
+}
+
+/// Whether a failure of SlateDB is that an object does not exist.
+pub(crate) fn is_missing(error: &slatedb::Error) -> bool {
+    cause(error).is_some_and(|error| classify(error) == Failure::NotFound)
+}
+
+/// The error of the store below SlateDB.
+fn cause(error: &slatedb::Error) -> Option<&Error> {
+    find::<Arc<Error>>(error).map(|shared| &**shared).or_else(|| find::<Error>(error))
 }
 
 /// A failure of a command on `location`: what could not be done, why, and what to do.

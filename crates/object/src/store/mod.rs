@@ -1,7 +1,7 @@
 //! The store of a volume: where it is, how to reach it, what its errors mean.
 //!
 //! ```text
-//! PrefixStore -> Retry -> Count -> Limit -> layers of a test -> S3, GCS, Azure, directory, memory
+//! PrefixStore -> Retry -> Count -> layers of a test -> S3, GCS, Azure, directory, memory
 //! ```
 //!
 //! Everything else in this crate sees an [`ObjectStore`] rooted at the volume's prefix. Requests are repeated in
@@ -16,11 +16,13 @@ mod environment;
 mod errors;
 mod failure;
 mod fault;
+mod http;
 mod limit;
 mod listing;
 mod location;
 mod patience;
 mod profile;
+mod profile_keys;
 mod request;
 mod retry;
 #[cfg(test)]
@@ -36,9 +38,9 @@ pub(crate) use classify::classify;
 pub(crate) use connect::make_place;
 pub use count::{Count, Counts};
 pub use delay::Delay;
-pub(crate) use doctor::{Finding, examine};
+pub use doctor::{StoreCheck, check_store};
 pub use environment::Environment;
-pub(crate) use errors::{explain, fenced, of_database, of_store};
+pub(crate) use errors::{explain, fenced, is_missing, of_database, of_store, reason};
 pub use failure::Failure;
 pub use fault::{Fault, Rule};
 pub use location::Location;
@@ -69,14 +71,11 @@ impl Store {
     /// # Blocking
     /// Reads profiles and directories.
     pub(crate) fn connect(location: &Location, upload_limit_bytes_per_s: Option<u64>) -> Result<Self, VolumeError> {
-        let mut objects = connect::connect(location)?;
-        if let Some(bytes_per_s) = upload_limit_bytes_per_s {
-            objects = Arc::new(Layered::new(Arc::new(limit::Limit::new(bytes_per_s)), objects));
-        }
         let count = Arc::new(Count::default());
-        let objects = Arc::new(Layered::new(count.clone(), objects));
+        let objects = Arc::new(Layered::new(count.clone(), connect::connect(location)?));
         let patience = location.patience();
-        let patient = Retry::new(objects, patience.unwrap_or(Patience::LONG), location.has_attributes());
+        let patient = Retry::new(objects, patience.unwrap_or(Patience::LONG), location.has_attributes())
+            .limited_to(upload_limit_bytes_per_s);
         let hasty = patient.with(patience.unwrap_or(Patience::SHORT));
         let has_if_match = location.has_attributes();
         Ok(Self { patient: Arc::new(patient), hasty: Arc::new(hasty), has_if_match, count })
@@ -86,17 +85,23 @@ impl Store {
     pub(crate) fn counts(&self) -> Counts {
         self.count.counts()
     }
+}
 
-    /// Makes an object whose content is like no other's. False if there is another object of this name.
-    ///
-    /// # Errors
-    /// The store's.
-    pub(crate) async fn create(&self, path: &Path, content: Bytes) -> Result<bool, Error> {
-        match self.hasty.put_opts(path, content.clone().into(), PutMode::Create.into()).await {
-            Ok(_) => Ok(true),
-            // It may be ours: a put whose reply was lost is repeated.
-            Err(Error::AlreadyExists { .. }) => Ok(self.hasty.get(path).await?.bytes().await? == content),
-            Err(error) => Err(error),
-        }
+/// Makes an object whose content is like no other's. False if there is another object of this name.
+///
+/// # Errors
+/// The store's. The object may be there nonetheless.
+pub(crate) async fn create(store: &dyn ObjectStore, path: &Path, content: Bytes) -> Result<bool, Error> {
+    match store.put_opts(path, content.clone().into(), PutMode::Create.into()).await {
+        Ok(_) => return Ok(true),
+        Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    // It may be ours: a put whose reply was lost is repeated.
+    let found = async { store.get(path).await?.bytes().await };
+    match found.await {
+        Ok(found) => Ok(found == content),
+        Err(Error::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
 }

@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use object_store::aws::AwsCredential;
+
 use super::environment::Environment;
 
 /// The settings of a profile.
 #[derive(Default)]
 pub(super) struct Profile {
-    pub(super) access_key_id: Option<String>,
-    pub(super) secret_access_key: Option<String>,
-    pub(super) session_token: Option<String>,
+    pub(super) keys: Option<AwsCredential>,
     pub(super) region: Option<String>,
     pub(super) endpoint_url: Option<String>,
 }
@@ -72,11 +72,11 @@ pub(super) fn read(environment: &Environment) -> Result<Profile, String> {
     }
     let services = settings.get("services").and_then(|name| config.get(&format!("services {name}")));
     let s3_endpoint = services.and_then(|service| service.get("s3.endpoint_url")).cloned();
+    let token = settings.remove("aws_session_token");
+    let keys = settings.remove("aws_access_key_id").zip(settings.remove("aws_secret_access_key"));
     Ok(Profile {
         endpoint_url: s3_endpoint.or_else(|| settings.remove("endpoint_url")),
-        access_key_id: settings.remove("aws_access_key_id"),
-        secret_access_key: settings.remove("aws_secret_access_key"),
-        session_token: settings.remove("aws_session_token"),
+        keys: keys.map(|(key_id, secret_key)| AwsCredential { key_id, secret_key, token }),
         region: settings.remove("region"),
     })
 }
@@ -159,8 +159,8 @@ aws_session_token = T
     fn the_default_profile_is_used_without_being_named() {
         with_files("default", |environment| {
             let profile = read(&environment(&[])).expect("it is there");
-            assert_eq!(profile.access_key_id.as_deref(), Some("KEY"));
-            assert_eq!(profile.secret_access_key.as_deref(), Some("SECRET=with=signs"));
+            let keys = profile.keys.expect("it has keys");
+            assert_eq!((keys.key_id.as_str(), keys.secret_key.as_str()), ("KEY", "SECRET=with=signs"));
             assert_eq!(profile.region.as_deref(), Some("eu-central-1"));
         });
     }
@@ -169,7 +169,7 @@ aws_session_token = T
     fn a_named_profile_may_have_services_and_a_token() {
         with_files("named", |environment| {
             let profile = read(&environment(&[("AWS_PROFILE", "work")])).expect("it is there");
-            assert_eq!(profile.session_token.as_deref(), Some("T"));
+            assert_eq!(profile.keys.expect("it has keys").token.as_deref(), Some("T"));
             assert_eq!(profile.region.as_deref(), Some("us-west-2"));
             assert_eq!(profile.endpoint_url.as_deref(), Some("http://127.0.0.1:9000"));
             assert_eq!(

@@ -6,11 +6,14 @@
 //! R2. A repeated change has the effect of one. Puts bring the same bytes, a removed object that is missing counts as
 //!     removed. A create-only put may find the object of its own earlier attempt, whose reply was lost, and then fails
 //!     with `AlreadyExists`: the caller has to recognise its object. SlateDB does so by an attribute, and our objects
-//!     have unique contents ([`create`](super::Store::create)).
+//!     have unique contents ([`create`](super::create)).
 //! R3. A store without attributes (`file:`) cannot give SlateDB that proof. Its create-only puts have no time limit and
 //!     are not repeated, so that a slow disk does not look like another writer.
 //! R4. An answer with a body is complete: the body is read as part of the attempt, and its length is checked. It is the
 //!     store's: all stores send a tag of the object, and a proxy that asks for a login does not.
+//!
+//! The limit of sent bytes is here as well, since a wait for it is no part of an attempt; repeated attempts are few, and
+//! are not limited.
 //!
 //! Uploads in parts are gathered in memory and sent as one put, so no parts are ever left behind. SlateDB alone uses
 //! them, for tables whose size is bounded.
@@ -31,6 +34,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 
 use super::classify::{NoAnswer, NotFromStore, Truncated, classify};
 use super::errors::reason;
+use super::limit::Limit;
 use super::listing;
 use super::patience::{Budget, Patience, Worth, pause, worth};
 use super::request::Request;
@@ -45,12 +49,18 @@ pub(super) struct Retry {
     pub(super) inner: Arc<dyn ObjectStore>,
     patience: Patience,
     budget: Arc<Budget>,
+    limit: Option<Arc<Limit>>,
     has_attributes: bool,
 }
 
 impl Retry {
     pub(super) fn new(inner: Arc<dyn ObjectStore>, patience: Patience, has_attributes: bool) -> Self {
-        Self { inner, patience, budget: Arc::default(), has_attributes }
+        Self { inner, patience, budget: Arc::default(), limit: None, has_attributes }
+    }
+
+    /// The same store, which sends at most so many bytes per second.
+    pub(super) fn limited_to(self, bytes_per_s: Option<u64>) -> Self {
+        Self { limit: bytes_per_s.map(|bytes_per_s| Arc::new(Limit::new(bytes_per_s))), ..self }
     }
 
     /// The same store and budget, with other limits.
@@ -163,10 +173,13 @@ impl fmt::Display for Retry {
 #[async_trait]
 impl ObjectStore for Retry {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        let bytes = payload.content_length() as u64;
+        if let Some(limit) = &self.limit {
+            limit.wait(bytes).await;
+        }
         if options.mode != PutMode::Overwrite && !self.has_attributes {
             return self.inner.put_opts(location, payload, options).await;
         }
-        let bytes = payload.content_length() as u64;
         self.repeat(location, || self.limited(bytes, self.inner.put_opts(location, payload.clone(), options.clone())))
             .await
     }

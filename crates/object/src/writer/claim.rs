@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use futures::TryStreamExt;
 use object_store::path::Path;
-use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt, PutMode};
+use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt};
 use parking_lot::Mutex;
 use slackwater_sync::shim::Arc;
 use thiserror::Error;
 
+use crate::store::{create, reason};
 use crate::writer::holder::Holder;
 use crate::writer::process::{Process, Token, start_ticks};
 use crate::writer::record::{Record, Standing};
@@ -22,7 +23,7 @@ const ATTEMPTS: u32 = 16;
 /// Why a volume is not ours.
 #[derive(Debug, Error)]
 pub(crate) enum ClaimError {
-    #[error(transparent)]
+    #[error("{}", reason(.0))]
     Store(#[from] StoreError),
     /// Another process has it.
     #[error("{0}")]
@@ -87,7 +88,7 @@ impl Claims {
                 }
             }
             victim.get_or_insert(number);
-            if self.create(number + 1, &record).await? {
+            if create(&*self.store, &self.path(number + 1), record.encode()).await? {
                 let record = Mutex::new(record);
                 return Ok(Claim { claims: self.clone(), number: number + 1, record, _token: token });
             }
@@ -97,19 +98,6 @@ impl Claims {
             || StoreError::NotFound { path: self.folder.to_string(), source: "claims come and go".into() }.into(),
             |newest| ClaimError::InUse(newest.holder(now_unix_ms)),
         ))
-    }
-
-    /// Writes a new claim; `false` if there is one with this number.
-    async fn create(&self, number: u64, record: &Record) -> Result<bool, StoreError> {
-        match self.store.put_opts(&self.path(number), record.encode().into(), PutMode::Create.into()).await {
-            Ok(_) => Ok(true),
-            // The PUT may have been repeated after its first answer was lost.
-            Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => {
-                let existing = self.read(number).await?;
-                Ok(existing.flatten().is_some_and(|existing| existing.token == record.token))
-            }
-            Err(error) => Err(error),
-        }
     }
 
     /// The claim with the highest number, if there is any.
@@ -150,10 +138,10 @@ impl Claims {
     }
 }
 
-/// The number in the name of a claim; `None` for other objects.
+/// The number in the name of a claim; `None` for other objects. The highest number is none: there is no next one.
 fn number_of(path: &Path) -> Option<u64> {
-    let digits = path.filename()?.strip_suffix(".json")?;
-    (digits.len() == 20).then(|| digits.parse().ok()).flatten()
+    let digits = path.filename()?.strip_suffix(".json").filter(|digits| digits.len() == 20)?;
+    digits.parse().ok().filter(|number| *number < u64::MAX)
 }
 
 impl Newest {
@@ -191,7 +179,7 @@ impl Claim {
         for number in numbers.into_iter().filter(|number| *number < self.number) {
             // An old claim does no harm; the next writer tries again.
             if let Err(error) = self.claims.store.delete(&self.claims.path(number)).await {
-                tracing::debug!(%error, number, "could not remove an old claim");
+                tracing::debug!(error = reason(&error), number, "could not remove an old claim");
             }
         }
         Ok(())

@@ -102,7 +102,7 @@ async fn a_process_that_ended_is_followed_without_asking() {
     let start_ticks = start_ticks(child.id()).expect("it runs");
     let process = Process { pid: child.id(), start_ticks, ..Process::current() };
     let record = Record::new(&Token::new(), process, 1_000);
-    assert!(claims.create(1, &record).await.expect("the store works"));
+    assert!(create(&*claims.store, &claims.path(1), record.encode()).await.expect("the store works"));
     assert_eq!(refused(&claims, false).await.pid, child.id());
 
     drop(child.stdin.take());
@@ -115,7 +115,7 @@ async fn another_machine_is_asked_for_whatever_its_clock_says() {
     let claims = memory();
     let process = Process { machine_id: "another".into(), boot_id: "another".into(), ..Process::current() };
     let record = Record { alive_unix_ms: 1, ..Record::new(&Token::new(), process, 1) };
-    assert!(claims.create(1, &record).await.expect("the store works"));
+    assert!(create(&*claims.store, &claims.path(1), record.encode()).await.expect("the store works"));
     for now in [0, 1, u64::MAX] {
         claims.acquire(false, now).await.expect_err("it may be at work");
     }
@@ -145,10 +145,16 @@ async fn a_claimant_whose_reply_was_lost_knows_its_claim() {
     let claims = Claims::new(Arc::new(Layered::new(fault.clone(), Arc::new(InMemory::new()))));
     let record = Record::new(&Token::new(), Process::current(), 0);
     fault.add(Rule::lose_reply().on(Operation::Create).next(1));
-    claims.create(1, &record).await.expect_err("the reply was lost");
-    assert!(claims.create(1, &record).await.expect("the store works"), "the repetition finds its own claim");
+    create(&*claims.store, &claims.path(1), record.encode()).await.expect_err("the reply was lost");
+    assert!(
+        create(&*claims.store, &claims.path(1), record.encode()).await.expect("the store works"),
+        "the repetition finds its own claim"
+    );
     let other = Record::new(&Token::new(), Process::current(), 0);
-    assert!(!claims.create(1, &other).await.expect("the store works"), "another claimant does not");
+    assert!(
+        !create(&*claims.store, &claims.path(1), other.encode()).await.expect("the store works"),
+        "another claimant does not"
+    );
 }
 
 /// Runs 16 claimants at once, on threads of their own, and counts those that get the volume.

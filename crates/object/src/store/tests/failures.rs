@@ -8,9 +8,11 @@ use object_store::{Attribute, Attributes, Error, ObjectStore, ObjectStoreExt, Pu
 use slackwater::ErrorKind;
 use slackwater_s3_server::{Answer, Script, Server};
 
-use super::{environment, location, s3};
+use super::{QUICK, environment, location, s3};
 use crate::store::classify::classify;
-use crate::store::{Failure, Location, Operation, Store};
+use crate::store::{Failure, Location, Operation, Store, create, of_store};
+use crate::volume::ObjectBackend;
+use crate::writer::{ClaimError, Claims};
 
 fn path() -> Path {
     Path::from("seg/object")
@@ -79,7 +81,7 @@ async fn one_of_many_creators_wins() {
         let path = Path::from(format!("race/{round}"));
         let creators = (0..8).map(|creator| {
             let (store, path) = (store.clone(), path.clone());
-            tokio::spawn(async move { store.create(&path, format!("creator {creator}").into()).await })
+            tokio::spawn(async move { create(&*store.hasty, &path, format!("creator {creator}").into()).await })
         });
         let won: Vec<bool> = futures::future::join_all(creators)
             .await
@@ -94,9 +96,9 @@ async fn one_of_many_creators_wins() {
 async fn a_creation_whose_reply_was_lost_is_recognised() {
     let (server, store) = s3();
     server.script(Script::new(Answer::LoseReply).method("PUT").times(1));
-    assert!(store.create(&path(), "mine".into()).await.expect("an answer"), "it is ours");
+    assert!(create(&*store.hasty, &path(), "mine".into()).await.expect("an answer"), "it is ours");
     assert_eq!(store.counts().of(Operation::Create), 2);
-    assert!(!store.create(&path(), "another's".into()).await.expect("an answer"));
+    assert!(!create(&*store.hasty, &path(), "another's".into()).await.expect("an answer"));
     assert!(store.hasty.get(&path()).await.is_ok());
 }
 
@@ -185,8 +187,7 @@ async fn a_store_that_is_gone_is_unreachable() {
     assert_eq!(classify(&error), Failure::Unreachable, "{error:?}");
 }
 
-/// Proxies and some stores answer 200 with an error inside. The client takes such a listing for an empty one, so a volume
-/// reads an object before it lists any.
+/// Proxies and some stores answer 200 with an error inside.
 #[tokio::test]
 async fn a_success_with_an_error_inside_is_a_failure() {
     let (server, store) = s3();
@@ -196,6 +197,32 @@ async fn a_success_with_an_error_inside_is_a_failure() {
     assert_ne!(classify(&error), Failure::NotFound, "{error}");
     let error = store.hasty.put(&path(), "x".into()).await.expect_err("a put without a tag");
     assert_ne!(classify(&error), Failure::NotFound, "{error}");
+    let error = store.hasty.list(None).try_next().await.expect_err("no empty listing");
+    assert_eq!(classify(&error), Failure::Server, "{error}");
+    let text = of_store(&error).to_string();
+    assert!(text.contains("not one of an object store"), "{text}");
+}
+
+/// A volume whose claims cannot be listed is not a free one.
+#[tokio::test]
+async fn a_listing_that_is_none_does_not_free_a_volume() {
+    let (server, store) = s3();
+    let claims = Claims::new(store.hasty.clone());
+    let held = claims.acquire(false, 0).await.expect("it is free");
+    server.script(Script::new(Answer::Status(200, "<html>login first</html>".into())).under("list-type"));
+    for take_over in [false, true] {
+        let error = claims.acquire(take_over, 0).await.expect_err("the claims are not known");
+        assert!(matches!(error, ClaimError::Store(_)), "{error}");
+    }
+    assert!(matches!(held.confirm(0).await, Err(ClaimError::Store(_))));
+}
+
+#[test]
+fn a_volume_is_not_made_in_a_missing_bucket_and_the_command_for_one_is_named() {
+    let server = Server::start().expect("a server on loopback");
+    let nowhere = Location::parse_in("s3://nowhere/volume", environment(&server)).expect("a good URL").patient(QUICK);
+    let text = ObjectBackend::mkfs(&nowhere).expect_err("there is no bucket").to_string();
+    assert!(text.contains("no such bucket") && text.contains("Make the bucket (aws s3 mb s3://nowhere"), "{text}");
 }
 
 #[tokio::test]

@@ -10,7 +10,6 @@ use slackwater_sync::shim::Arc;
 use tokio::time::Instant;
 
 use crate::store::classify::classify;
-use crate::store::limit::Limit;
 use crate::store::{Count, Delay, Failure, Fault, Layered, Operation, Rule};
 
 fn faulty() -> (Arc<Fault>, Layered<Fault>) {
@@ -54,19 +53,6 @@ async fn a_delay_is_a_latency_and_a_bandwidth_per_request() {
     assert_eq!(start.elapsed(), Duration::from_millis(220));
     store.head(&Path::from("a")).await.expect("there");
     assert_eq!(start.elapsed(), Duration::from_millis(220));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_upload_limit_holds_over_many_requests() {
-    let store = Layered::new(Arc::new(Limit::new(1000)), Arc::new(InMemory::new()));
-    let start = Instant::now();
-    for number in 0..10 {
-        store.put(&Path::from(format!("{number}")), vec![0; 500].into()).await.expect("stored");
-    }
-    let elapsed = start.elapsed();
-    assert!((4..=5).contains(&elapsed.as_secs()), "{elapsed:?}");
-    store.get(&Path::from("0")).await.expect("there");
-    assert_eq!(start.elapsed(), elapsed, "reads are not limited");
 }
 
 #[tokio::test]

@@ -213,3 +213,45 @@ async fn quick_limits_end_a_hung_request_soon() {
     let error = put(&rig, "content").await.expect_err("it always hangs");
     assert_eq!(classify(&error), Failure::Timeout);
 }
+
+const MIB: usize = 1 << 20;
+
+/// Stores `count` objects of 1 MiB at the same time.
+async fn put_many(store: &crate::store::retry::Retry, count: usize) {
+    let puts = (0..count).map(|number| {
+        let store = store.clone();
+        async move { store.put(&Path::from(format!("{number}")), vec![0; MIB].into()).await }
+    });
+    futures::future::try_join_all(puts).await.expect("stored");
+}
+
+/// The wait for the limit is longer than the time limits of a request.
+#[tokio::test(start_paused = true)]
+async fn an_upload_limit_delays_requests_and_fails_none() {
+    let Rig { count, store, .. } = rig(Patience::LONG);
+    let store = store.limited_to(Some(MIB as u64 / 10));
+    let start = tokio::time::Instant::now();
+    put_many(&store, 60).await;
+    let elapsed = start.elapsed();
+    assert!((589..=600).contains(&elapsed.as_secs()), "{elapsed:?}");
+    assert_eq!(count.counts().of(Operation::Put), 60, "each is sent once");
+    store.get(&Path::from("0")).await.expect("there");
+    assert_eq!(start.elapsed(), elapsed, "reads are not limited");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_object_does_not_wait_for_large_ones_and_is_counted() {
+    let store = rig(Patience::LONG).store.limited_to(Some(MIB as u64));
+    let start = tokio::time::Instant::now();
+    let small = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        for number in 0..32 {
+            store.put(&Path::from(format!("small {number}")), vec![0; 64 << 10].into()).await.expect("stored");
+        }
+        start.elapsed()
+    };
+    let (large, small) = futures::join!(put_many(&store, 10), small);
+    let () = large;
+    assert_eq!(small, Duration::from_millis(100));
+    assert!((10..=11).contains(&start.elapsed().as_secs()), "2 MiB more: {:?}", start.elapsed());
+}

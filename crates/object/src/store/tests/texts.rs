@@ -8,7 +8,7 @@ use object_store::path::Path;
 use slackwater_s3_server::{Answer, SECRET_KEY, Script, Server};
 
 use super::{QUICK, environment, location};
-use crate::store::{Environment, Failure, Location, Store, examine, explain, of_store};
+use crate::store::{Environment, Failure, Location, Store, StoreCheck, check_store, explain, of_store};
 
 /// Every text that a user or a log may see of a failure.
 async fn texts(location: &Location) -> String {
@@ -69,20 +69,24 @@ async fn settings_that_are_refused_are_not_repeated() {
 #[test]
 fn a_healthy_store_has_no_complaints() {
     let server = Server::start().expect("a server on loopback");
-    let findings = examine(&location(&server)).expect("usable");
-    let complaints: Vec<_> = findings.iter().filter(|finding| finding.outcome.is_err()).collect();
-    assert!(complaints.is_empty(), "{complaints:?}");
-    assert_eq!(findings.len(), 8);
+    let checks = check_store(&location(&server));
+    assert_eq!(failed(&checks), [""; 0], "{checks:?}");
+    assert_eq!(checks.len(), 8);
     for url in ["memory:doctor", &file("doctor")] {
         let location = Location::parse_in(url, Environment::default()).expect("a good URL");
         crate::store::make_place(&location).expect("a directory");
-        let findings = examine(&location).expect("usable");
-        assert!(findings.iter().all(|finding| finding.outcome.is_ok()), "{findings:?}");
+        let checks = check_store(&location);
+        assert_eq!(failed(&checks), [""; 0], "{checks:?}");
         if let Some(directory) = location.local_directory() {
             assert_eq!(std::fs::read_dir(directory).expect("there").count(), 0, "the object was removed");
             std::fs::remove_dir(directory).expect("ours");
         }
     }
+}
+
+/// The names of the checks that failed.
+fn failed(checks: &[StoreCheck]) -> Vec<&str> {
+    checks.iter().filter(|check| check.result.is_err()).map(|check| check.name).collect()
 }
 
 fn file(name: &str) -> String {
@@ -101,18 +105,16 @@ fn a_directory_is_made_by_mkfs_alone() {
 fn the_doctor_names_what_is_wrong() {
     let server = Server::start().expect("a server on loopback");
     let nowhere = Location::parse_in("s3://nowhere/x", environment(&server)).expect("a good URL").patient(QUICK);
-    let findings = examine(&nowhere).expect("usable");
-    let last = findings.last().expect("at least one");
-    assert_eq!(last.check, "list");
-    assert!(last.outcome.as_ref().is_err_and(|text| text.contains("Make the bucket")), "{findings:?}");
+    let checks = check_store(&nowhere);
+    let last = checks.last().expect("at least one");
+    assert_eq!(last.name, "list");
+    assert!(last.result.as_ref().is_err_and(|text| text.contains("Make the bucket")), "{checks:?}");
 
     let server = Server::start().expect("a server on loopback");
     server.script(Script::new(Answer::error(403, "AccessDenied", "Access Denied")).method("DELETE"));
     server.script(Script::new(Answer::error(403, "AccessDenied", "Access Denied")).method("POST"));
-    let findings = examine(&location(&server)).expect("usable");
-    let failed: Vec<_> =
-        findings.iter().filter(|finding| finding.outcome.is_err()).map(|finding| finding.check).collect();
-    assert_eq!(failed, ["delete"], "{findings:?}");
+    let checks = check_store(&location(&server));
+    assert_eq!(failed(&checks), ["delete"], "{checks:?}");
 }
 
 #[test]
