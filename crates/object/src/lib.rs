@@ -12,6 +12,7 @@
 //! - `space`: compaction of segments, and removal of what nothing refers to.
 //! - `writer`: claims on a volume, and how another process takes it over.
 //! - `maintenance`: repairs and collections, as the writer of a volume that is not mounted.
+//! - `paths`: paths of inodes for messages.
 //! - `check`: whether a volume is sound, and how it is repaired.
 
 mod backend;
@@ -23,6 +24,7 @@ mod maintenance;
 mod names;
 mod nodes;
 mod opened;
+mod paths;
 mod runtime;
 mod segments;
 mod space;

@@ -4,16 +4,18 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
-use object_store::{ObjectStore, ObjectStoreExt};
-use slackwater::{BackendError, ErrorKind};
+use object_store::{Error, ObjectStore, ObjectStoreExt};
+use slackwater::BackendError;
 use slackwater_sync::shim::Arc;
 use slatedb::DbReader;
 
 use crate::check::problem::Problem;
 use crate::check::run::Findings;
 use crate::check::snapshot::failed;
-use crate::format::{CHECKSUM_BLOCK_BYTES, Key, SegmentPlace, Stored};
+use crate::contents::checksum::first_wrong;
+use crate::format::{CHUNK_BYTES, Key, SegmentPlace, Stored};
 use crate::segments::path_of;
+use crate::store::of_store;
 
 /// Extents that are read at once: at most 1 MiB each.
 const PARALLEL: usize = 16;
@@ -21,7 +23,9 @@ const PARALLEL: usize = 16;
 /// An extent to read.
 pub(super) struct Job {
     pub(super) ino: u64,
-    pub(super) offset_bytes: u64,
+    /// Of its chunk.
+    pub(super) index: u64,
+    pub(super) at: u32,
     pub(super) len: u32,
     pub(super) stored: Stored,
     pub(super) place: SegmentPlace,
@@ -31,7 +35,7 @@ pub(super) struct Job {
 pub(super) struct Verifier {
     store: Arc<dyn ObjectStore>,
     reader: Arc<DbReader>,
-    running: FuturesUnordered<BoxFuture<'static, Result<(Job, bool), BackendError>>>,
+    running: FuturesUnordered<BoxFuture<'static, Result<(Job, Bytes), BackendError>>>,
 }
 
 impl Verifier {
@@ -49,8 +53,8 @@ impl Verifier {
         }
         let (store, reader) = (self.store.clone(), self.reader.clone());
         let read = async move {
-            let is_good = verify(&*store, &reader, &job).await?;
-            Ok((job, is_good))
+            let bytes = bytes_of(&*store, &reader, &job).await?;
+            Ok((job, bytes))
         };
         self.running.push(read.boxed());
         Ok(())
@@ -69,35 +73,35 @@ impl Verifier {
 
     async fn wait(&mut self, findings: &mut Findings<'_>) -> Result<(), BackendError> {
         let Some(done) = self.running.next().await else { return Ok(()) };
-        let (job, is_good) = done?;
+        let (Job { ino, index, at, len, stored, .. }, bytes) = done?;
         findings.step("reading data", 1);
-        findings.report.verified_bytes += u64::from(job.stored.stored_len);
-        if !is_good {
-            let Job { ino, offset_bytes, len, stored, .. } = job;
-            findings.add(Problem::CorruptExtent { ino, offset_bytes, len, segment: stored.segment });
+        findings.report.verified_bytes += bytes.len() as u64;
+        let segment = stored.segment;
+        if bytes.len() < stored.stored_len as usize {
+            findings.add(Problem::LostExtent { ino, index, at, len, segment, why: "is missing" });
+        } else if first_wrong(&bytes, &stored.crc32c).is_some() {
+            let offset_bytes = index * CHUNK_BYTES + u64::from(at);
+            findings.add(Problem::CorruptExtent { ino, offset_bytes, len, segment });
         }
         Ok(())
     }
 }
 
-/// Whether the bytes of an extent are those that were stored.
-async fn verify(store: &dyn ObjectStore, reader: &DbReader, job: &Job) -> Result<bool, BackendError> {
+/// The bytes of an extent, with the blocks around it; fewer if they are not there any more.
+async fn bytes_of(store: &dyn ObjectStore, reader: &DbReader, job: &Job) -> Result<Bytes, BackendError> {
     let stored = &job.stored;
     let range = u64::from(stored.offset)..u64::from(stored.offset) + u64::from(stored.stored_len);
-    let bytes = match job.place {
-        SegmentPlace::Object => {
-            let path = path_of(stored.segment);
-            store
-                .get_range(&path, range.clone())
-                .await
-                .map_err(|error| BackendError::new(ErrorKind::Io, format!("cannot read {path}: {error}")))?
-        }
+    match job.place {
+        SegmentPlace::Object => match store.get_range(&path_of(stored.segment), range).await {
+            Ok(bytes) => Ok(bytes),
+            // A writer may have collected it since the listing.
+            Err(Error::NotFound { .. }) => Ok(Bytes::new()),
+            Err(error) => Err(of_store(&error)),
+        },
         SegmentPlace::Blob => {
             let blob = reader.get(Key::Blob(stored.segment).encode()).await.map_err(failed)?.unwrap_or_default();
             let (start, end) = (range.start as usize, range.end as usize);
-            if end <= blob.len() { blob.slice(start..end) } else { Bytes::new() }
+            Ok(if end <= blob.len() { blob.slice(start..end) } else { Bytes::new() })
         }
-    };
-    let blocks = bytes.chunks(CHECKSUM_BLOCK_BYTES as usize).map(crc32c::crc32c);
-    Ok(bytes.len() as u64 == range.end - range.start && blocks.eq(stored.crc32c.iter().copied()))
+    }
 }

@@ -9,9 +9,9 @@ use slackwater::backend::NodeKind;
 use crate::check::checksums::{Job, Verifier};
 use crate::check::problem::Problem;
 use crate::check::run::Findings;
-use crate::check::segments::Segments;
+use crate::check::segments::{Segments, Used};
 use crate::check::snapshot::Snapshot;
-use crate::format::{CHUNK_BYTES, Chunk, Decode, Inode, Key, Source, Xattr};
+use crate::format::{CHUNK_BYTES, Chunk, Decode, FILE_BYTES_MAX, Inode, Key, Source, Xattr};
 
 /// The part of an inode that later passes need.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Nodes {
         while let Some((key, value)) = snapshot.inodes.next(|problem| findings.add(problem)).await? {
             findings.step("reading inodes", 1);
             let Key::Inode(ino) = key else { continue };
-            nodes.strays_before(snapshot, ino, findings).await?;
+            nodes.strays_before(snapshot, ino, segments, findings).await?;
             let orphan = snapshot.orphans.next_up_to(Key::Orphan(ino), |problem| findings.add(problem)).await?;
             let inode = match Inode::decode(&value) {
                 Ok(inode) => inode,
@@ -105,7 +105,7 @@ impl Nodes {
             let (chunks, verifier) = (Counted { nodes: &mut nodes, segments }, verifier.as_deref_mut());
             file.check_chunks(snapshot, chunks, verifier, findings).await?;
         }
-        nodes.strays_before(snapshot, u64::MAX, findings).await?;
+        nodes.strays_before(snapshot, u64::MAX, segments, findings).await?;
         if let Some(verifier) = verifier {
             verifier.finish(findings).await?;
         }
@@ -126,19 +126,30 @@ impl Nodes {
         findings.report.orphans += u64::from(is_orphan);
     }
 
-    /// Reports what belongs to inodes before `ino` that do not exist.
+    /// Reports what belongs to inodes before `ino` that do not exist. Data of such an inode counts as used: a repair makes
+    /// the inode anew (K2).
     async fn strays_before(
-        &self,
+        &mut self,
         snapshot: &mut Snapshot,
         ino: u64,
+        segments: &mut Segments,
         findings: &mut Findings<'_>,
     ) -> Result<(), BackendError> {
         let Some(last) = ino.checked_sub(1) else { return Ok(()) };
+        let mut lost = None;
         let last_chunk = Key::Chunk { ino: last, index: u64::MAX };
-        while let Some((key, _)) = snapshot.chunks.next_up_to(last_chunk, |problem| findings.add(problem)).await? {
-            if let Key::Chunk { ino, index } = key {
-                findings.add(Problem::StrayChunk { ino, index });
+        while let Some((key, value)) = snapshot.chunks.next_up_to(last_chunk, |problem| findings.add(problem)).await? {
+            let Key::Chunk { ino, index } = key else { continue };
+            let Some(chunk) = decode(key, &value, findings) else { continue };
+            self.count(&chunk, segments);
+            let end = chunk.extents.last().map_or(0, |extent| u64::from(extent.end()));
+            let end_bytes = index.saturating_mul(CHUNK_BYTES).saturating_add(end).min(FILE_BYTES_MAX);
+            if let Some((before, end_bytes)) = lost.replace((ino, end_bytes)).filter(|(before, _)| *before != ino) {
+                findings.add(Problem::LostInode { ino: before, end_bytes });
             }
+        }
+        if let Some((ino, end_bytes)) = lost {
+            findings.add(Problem::LostInode { ino, end_bytes });
         }
         let last_xattr = Key::Xattr { ino: last, number: u64::MAX };
         while let Some((key, _)) = snapshot.xattrs.next_up_to(last_xattr, |problem| findings.add(problem)).await? {
@@ -164,17 +175,23 @@ impl Nodes {
     ) -> Result<(), BackendError> {
         let last = Key::Chunk { ino, index: u64::MAX };
         while let Some((key, value)) = snapshot.chunks.next_up_to(last, |problem| findings.add(problem)).await? {
-            for extent in decode(key, &value, findings).unwrap_or_default().extents {
-                self.data_bytes += u64::from(extent.len);
-                if let Source::Segment(stored) = &extent.source {
-                    // Lost extents of this file are reported once its inode can be read.
-                    let _ = segments.count(stored, extent.len);
-                }
+            if let Some(chunk) = decode(key, &value, findings) {
+                self.count(&chunk, segments);
             }
         }
         let last = Key::Xattr { ino, number: u64::MAX };
         while snapshot.xattrs.next_up_to(last, |problem| findings.add(problem)).await?.is_some() {}
         Ok(())
+    }
+
+    /// Counts the extents of a file without a readable inode. Those that are lost are reported once it has one.
+    fn count(&mut self, chunk: &Chunk, segments: &mut Segments) {
+        for extent in &chunk.extents {
+            self.data_bytes += u64::from(extent.len);
+            if let Source::Segment(stored) = &extent.source {
+                segments.count(stored, extent.len);
+            }
+        }
     }
 }
 
@@ -248,12 +265,12 @@ impl File<'_> {
                 let offset_bytes = index.saturating_mul(CHUNK_BYTES).saturating_add(u64::from(extent.at));
                 data_end = offset_bytes.saturating_add(u64::from(extent.len));
                 match (counted.segments.count(stored, extent.len), verifier.as_deref_mut()) {
-                    (Ok(place), Some(verifier)) => {
-                        let job = Job { ino, offset_bytes, len: extent.len, stored: stored.clone(), place };
+                    (Used::At(place), Some(verifier)) => {
+                        let job = Job { ino, index, at: extent.at, len: extent.len, stored: stored.clone(), place };
                         verifier.start(job, findings).await?;
                     }
-                    (Ok(_), None) => {}
-                    (Err(why), _) => {
+                    (Used::At(_) | Used::Unknown, _) => {}
+                    (Used::Lost(why), _) => {
                         let (at, len, segment) = (extent.at, extent.len, stored.segment);
                         findings.add(Problem::LostExtent { ino, index, at, len, segment, why });
                     }

@@ -16,7 +16,9 @@
 //! # Invariants
 //! K1. Without `repair` nothing in the store is changed.
 //! K2. A repair never removes an inode, or data that can be read. An inode without a name gets one in `lost+found`.
-//! K3. A record that cannot be decoded is reported and left alone: a newer version may have written it.
+//! K3. A record that cannot be decoded is reported and left alone: a newer version may have written it. Nothing counts as
+//!     lost, unused or nameless because of it.
+//! K4. A segment is missing if the store says so when it is asked for it by name, and if the file still uses it then.
 
 mod checksums;
 mod fsck;

@@ -1,9 +1,7 @@
 //! Directory entries: whether they lead to inodes, and whether the root leads to everything.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 use slackwater::BackendError;
 use slackwater::backend::NodeKind;
@@ -14,30 +12,7 @@ use crate::check::run::Findings;
 use crate::check::snapshot::Snapshot;
 use crate::format::{Decode, Entries, Entry, Key, hash_of_name};
 use crate::names::ROOT;
-
-/// A path has at most this many names: a cycle ends here.
-const DEPTH_MAX: usize = 4096;
-
-/// Where the names of inodes with errors are, for messages.
-#[derive(Default)]
-pub(super) struct Paths {
-    /// The first name of each inode.
-    places: HashMap<u64, (u64, OsString)>,
-}
-
-impl Paths {
-    /// The path of an inode, if its names are known up to the root.
-    pub(super) fn of(&self, ino: u64) -> Option<PathBuf> {
-        let mut names = Vec::new();
-        let mut current = ino;
-        while current != ROOT {
-            let (dir, name) = self.places.get(&current).filter(|_| names.len() < DEPTH_MAX)?;
-            names.push(name);
-            current = *dir;
-        }
-        Some(std::iter::once(OsStr::new("/")).chain(names.into_iter().rev().map(OsString::as_os_str)).collect())
-    }
-}
+use crate::paths::Paths;
 
 /// Reads all names of a snapshot, and counts them at their inodes. Returns the places of the inodes with errors so far.
 ///
@@ -73,7 +48,7 @@ pub(super) async fn read(
             findings.report.names += 1;
             let place = Place { dir, hash, name: entry.name.clone(), ino: entry.ino };
             if wanted.contains(&entry.ino) {
-                paths.places.insert(entry.ino, (dir, entry.name.clone()));
+                paths.insert(entry.ino, dir, entry.name.clone());
             }
             let right_hash = hash_of_name(salt, &entry.name);
             let is_repeated = entries[..number].iter().any(|other| other.name == entry.name);
@@ -112,13 +87,16 @@ fn count(nodes: &mut Nodes, parent: Option<usize>, entry: &Entry, place: Place, 
     }
 }
 
-/// Compares what was counted with what inodes and counters say.
+/// Compares what was counted with what inodes say. If a record of names could not be read, names are not missed: it may
+/// have them (K3).
 pub(super) fn finish(nodes: &mut Nodes, findings: &mut Findings<'_>) {
     for node in nodes.iter() {
         let directory = nodes.directory_index(node.ino).map(|index| &nodes.directories[index]);
         let is_named = node.names != 0 || node.ino == ROOT;
         if !is_named && !node.is_orphan {
-            findings.add(Problem::Unnamed(node.ino));
+            if !findings.lacks_names {
+                findings.add(Problem::Unnamed(node.ino));
+            }
             continue;
         }
         if is_named && node.is_orphan {
@@ -129,7 +107,7 @@ pub(super) fn finish(nodes: &mut Nodes, findings: &mut Findings<'_>) {
             Some(_) => 0,
             None => node.names,
         };
-        if node.nlink != should {
+        if node.nlink != should && !findings.lacks_names {
             findings.add(Problem::WrongLinks { ino: node.ino, is: node.nlink, should });
         }
         if let Some(directory) = directory.filter(|directory| is_named && directory.named_in != directory.parent) {
@@ -176,7 +154,7 @@ pub(super) async fn find_paths(
     paths: &mut Paths,
     findings: &mut Findings<'_>,
 ) -> Result<(), BackendError> {
-    let found = paths.places.values().map(|(dir, _)| *dir);
+    let found = paths.directories();
     let starts: Vec<u64> = findings.problems.iter().filter_map(Problem::ino).chain(found).collect();
     let mut wanted: HashMap<u64, u64> = HashMap::new();
     for start in starts {
@@ -198,7 +176,7 @@ pub(super) async fn find_paths(
         for entry in Entries::decode(&value).unwrap_or_default().0 {
             let is_directory = NodeKind::of_mode(entry.type_bits) == NodeKind::Directory;
             if is_directory && wanted.get(&entry.ino) == Some(&dir) && !entry.name.as_bytes().is_empty() {
-                paths.places.insert(entry.ino, (dir, entry.name));
+                paths.insert(entry.ino, dir, entry.name);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 
 use crate::check::report::Severity;
-use crate::format::{Key, SegmentId};
+use crate::format::{Key, SegmentId, SegmentRecord};
 use crate::segments::path_of;
 
 /// An error of a volume.
@@ -44,6 +44,11 @@ pub(super) enum Problem {
     Cycle {
         dir: u64,
         parent: u64,
+    },
+    /// Data of an inode that does not exist. It ends at this offset.
+    LostInode {
+        ino: u64,
+        end_bytes: u64,
     },
     /// An inode without a name that is no orphan.
     Unnamed(u64),
@@ -98,6 +103,11 @@ pub(super) enum Problem {
         name: OsString,
     },
     StrayBlob(SegmentId),
+    /// Files use a segment that is stored, and that has no record.
+    NoRecord {
+        segment: SegmentId,
+        record: SegmentRecord,
+    },
     WrongLive {
         segment: SegmentId,
         is: u64,
@@ -143,6 +153,8 @@ impl Problem {
             | Self::SecondName(_)
             | Self::WrongParent { .. }
             | Self::Cycle { .. }
+            | Self::LostInode { .. }
+            | Self::NoRecord { .. }
             | Self::Unnamed(_)
             | Self::NamedOrphan(_)
             | Self::WrongNextIno { .. }
@@ -183,6 +195,8 @@ impl Problem {
             | Self::NoCounters
             | Self::StrayNames { .. }
             | Self::Cycle { .. }
+            | Self::LostInode { .. }
+            | Self::NoRecord { .. }
             | Self::Unnamed(_)
             | Self::StrayOrphan(_)
             | Self::StrayChunk { .. }
@@ -218,6 +232,9 @@ impl fmt::Display for Problem {
             Self::Cycle { dir, .. } => {
                 write!(f, "directory {dir} is below itself, and cannot be reached from the root")
             }
+            Self::LostInode { ino, end_bytes } => {
+                write!(f, "inode {ino} does not exist, and there is data of it up to byte {end_bytes}")
+            }
             Self::Unnamed(ino) => write!(f, "inode {ino} has no name"),
             Self::NamedOrphan(ino) => write!(f, "inode {ino} has a name and is marked as having none"),
             Self::StrayOrphan(ino) => write!(f, "inode {ino} is marked as having no name, and does not exist"),
@@ -244,6 +261,7 @@ impl fmt::Display for Problem {
                 write!(f, "inode {ino} has lost the value of its attribute {}", name.display())
             }
             Self::StrayBlob(segment) => write!(f, "the bytes of segment {segment} have no record"),
+            Self::NoRecord { segment, .. } => write!(f, "segment {segment} is used and has no record"),
             Self::WrongLive { segment, is, should } => {
                 write!(f, "segment {segment} counts {is} live bytes and has {should}")
             }

@@ -9,7 +9,7 @@ use slackwater::backend::{NewNode, NodeKind};
 
 use crate::check::problem::{Place, Problem};
 use crate::contents::map;
-use crate::format::{CHUNK_BYTES, Decode, Encode, Entries, Entry, Key, SegmentRecord, hash_of_name};
+use crate::format::{CHUNK_BYTES, Decode, Encode, Entries, Entry, Inode, Key, SegmentRecord, hash_of_name};
 use crate::names::{self, ROOT};
 use crate::tree::{Stop, View};
 
@@ -39,7 +39,11 @@ pub(super) fn repair_one(view: &mut View<'_>, problem: &Problem) -> Result<bool,
             let root = names::inode(view, ROOT)?;
             names::put_inode(view, ROOT, &root);
         }
+        // The repair of the lost inode came before.
+        Problem::DanglingName(place) if view.get(Key::Inode(place.ino))?.is_some() => return Ok(false),
         Problem::DanglingName(place) | Problem::SecondName(place) => drop_name(view, place)?,
+        // They belong to the root that this round makes.
+        Problem::StrayNames { dir: ROOT, .. } => return Ok(false),
         Problem::StrayNames { dir, hash } => view.delete(Key::Entries { dir: *dir, hash: *hash }),
         Problem::MisplacedName { place, hash } => return move_name(view, place, *hash),
         Problem::WrongType { place, type_bits } => {
@@ -52,6 +56,14 @@ pub(super) fn repair_one(view: &mut View<'_>, problem: &Problem) -> Result<bool,
         }
         Problem::WrongParent { dir, parent, .. } => change_inode(view, *dir, |inode| inode.parent = *parent)?,
         Problem::Cycle { dir, parent } => return leave_cycle(view, *dir, *parent),
+        Problem::LostInode { ino, end_bytes } => {
+            if view.get(Key::Inode(*ino))?.is_some() {
+                return Ok(false);
+            }
+            let inode = Inode { size_bytes: *end_bytes, ..Inode::new(0o100_600, view.now()) };
+            names::put_inode(view, *ino, &inode);
+            view.count(1, 0);
+        }
         Problem::Unnamed(ino) => return give_name(view, *ino),
         Problem::NamedOrphan(ino) | Problem::StrayOrphan(ino) => view.delete(Key::Orphan(*ino)),
         Problem::WrongLinks { ino, should, .. } => change_inode(view, *ino, |inode| inode.nlink = *should)?,
@@ -71,6 +83,7 @@ pub(super) fn repair_one(view: &mut View<'_>, problem: &Problem) -> Result<bool,
             change_inode(view, *ino, |inode| inode.xattrs.retain(|(other, _)| other != name))?;
         }
         Problem::StrayBlob(segment) => view.delete(Key::Blob(*segment)),
+        Problem::NoRecord { segment, record } => view.put(Key::Segment(*segment), record.encode()),
         Problem::WrongLive { segment, should, .. } => {
             let key = Key::Segment(*segment);
             let Some(bytes) = view.get(key)? else { return Ok(false) };
@@ -104,7 +117,7 @@ fn touch_root(view: &mut View<'_>) -> Result<(), Stop> {
     change_inode(view, ROOT, |_| ())
 }
 
-fn change_inode(view: &mut View<'_>, ino: u64, change: impl FnOnce(&mut crate::format::Inode)) -> Result<(), Stop> {
+fn change_inode(view: &mut View<'_>, ino: u64, change: impl FnOnce(&mut Inode)) -> Result<(), Stop> {
     let mut inode = names::inode(view, ino)?;
     change(&mut inode);
     names::put_inode(view, ino, &inode);
@@ -202,12 +215,17 @@ fn give_name(view: &mut View<'_>, ino: u64) -> Result<bool, Stop> {
     Ok(true)
 }
 
-/// The directory `lost+found`, made if there is none; `None` if that name is no directory.
+/// The directory `lost+found`, made if there is none; `None` if that name is no directory, or if the next number for an
+/// inode is used, because [`Problem::WrongNextIno`] could not be repaired.
 fn lost_and_found(view: &mut View<'_>) -> Result<Option<u64>, Stop> {
     let name = OsStr::new(LOST_AND_FOUND);
     match names::lookup(view, ROOT, name) {
         Ok((ino, inode)) => Ok((NodeKind::of_mode(inode.mode) == NodeKind::Directory).then_some(ino)),
         Err(Stop::Failed(error)) if error.kind() == ErrorKind::NotFound => {
+            let next_ino = view.counters().next_ino;
+            if view.get(Key::Inode(next_ino))?.is_some() {
+                return Ok(None);
+            }
             Ok(Some(names::make(view, ROOT, name, &NewNode::Directory, 0o700, None)?.0))
         }
         Err(stop) => Err(stop),

@@ -12,9 +12,9 @@ use crate::check::problem::Problem;
 use crate::check::repair::repair_one;
 use crate::check::report::{FINDINGS_MAX, FsckFinding, FsckReport};
 use crate::check::segments::Segments;
-use crate::check::snapshot::Snapshot;
+use crate::check::snapshot::{Now, Snapshot};
 use crate::format::Key;
-use crate::tree::Tree;
+use crate::tree::{Counters, Tree};
 use crate::volume::Progress;
 
 /// A repair may show errors that were hidden before; after this many rounds it gives up.
@@ -43,6 +43,8 @@ pub(super) struct Findings<'a> {
     more: u64,
     /// A record of extents could not be read: what uses which bytes is not known.
     pub(super) lacks_extents: bool,
+    /// A record of names could not be read: what has no name is not known.
+    pub(super) lacks_names: bool,
     progress: &'a mut dyn FnMut(Progress),
     step: &'static str,
     done: u64,
@@ -51,6 +53,7 @@ pub(super) struct Findings<'a> {
 impl Findings<'_> {
     pub(super) fn add(&mut self, problem: Problem) {
         self.lacks_extents |= matches!(problem, Problem::Undecodable(Key::Chunk { .. }, _));
+        self.lacks_names |= matches!(problem, Problem::Undecodable(Key::Entries { .. }, _));
         if self.problems.len() < FINDINGS_MAX {
             self.problems.push(problem);
         } else {
@@ -87,24 +90,32 @@ pub(crate) async fn repair(
     tree: &Tree,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<FsckReport, BackendError> {
-    let mut repaired = Vec::new();
+    let (mut repaired, mut more_repaired) = (Vec::new(), 0);
     let mut rounds = 0;
     loop {
         let (mut report, problems) = examine(subject, progress).await?;
         rounds += 1;
-        let before = repaired.len();
+        let mut is_changed = false;
         for (problem, finding) in problems.iter().zip(&report.findings).filter(|_| rounds <= ROUNDS_MAX) {
             let attempt = tree.run(|view| repair_one(view, problem)).await;
             match attempt {
-                Ok(true) => repaired.push(FsckFinding { is_repaired: true, ..finding.clone() }),
+                Ok(true) => {
+                    is_changed = true;
+                    if repaired.len() < FINDINGS_MAX {
+                        repaired.push(FsckFinding { is_repaired: true, ..finding.clone() });
+                    } else {
+                        more_repaired += 1;
+                    }
+                }
                 Ok(false) => {}
                 // The records that the repair needs are damaged themselves, and may be repaired in this round.
                 Err(error) => tracing::warn!(%problem, %error, "not repaired"),
             }
         }
         tree.commit().await?;
-        if repaired.len() == before {
+        if !is_changed {
             report.findings.splice(0..0, repaired);
+            report.more_findings += more_repaired;
             return Ok(report);
         }
     }
@@ -131,6 +142,7 @@ async fn examine_snapshot(
         problems: Vec::new(),
         more: 0,
         lacks_extents: false,
+        lacks_names: false,
         progress,
         step: "",
         done: 0,
@@ -141,10 +153,13 @@ async fn examine_snapshot(
     let mut segments = Segments::read(snapshot, &*subject.store, findings).await?;
     let mut verifier = subject.data.then(|| Verifier::new(subject.store.clone(), snapshot.reader.clone()));
     let mut nodes = Nodes::read(snapshot, &mut segments, verifier.as_mut(), findings).await?;
+    segments.find_unrecorded(&*subject.store, &snapshot.reader, findings).await?;
+    drop_collected(subject, findings).await?;
+    // Before the names: to repair those, new inodes may be needed.
+    check_counters(snapshot, &nodes, findings);
     let mut paths = names::read(snapshot, subject.salt, &mut nodes, findings).await?;
     names::finish(&mut nodes, findings);
     segments.finish(findings);
-    check_counters(snapshot, &nodes, findings);
     names::find_paths(snapshot, &nodes, &mut paths, findings).await?;
 
     let problems = std::mem::take(&mut findings.problems);
@@ -162,8 +177,31 @@ async fn examine_snapshot(
     Ok((report, problems))
 }
 
+/// Drops the lost extents whose files have changed since: a writer may have collected their segments during the check.
+async fn drop_collected(subject: &Subject, findings: &mut Findings<'_>) -> Result<(), BackendError> {
+    let is_lost = |problem: &Problem| matches!(problem, Problem::LostExtent { .. });
+    if !findings.problems.iter().any(is_lost) {
+        return Ok(());
+    }
+    let now = Now::open(subject.store.clone(), subject.tree.clone()).await?;
+    for problem in std::mem::take(&mut findings.problems) {
+        if let Problem::LostExtent { ino, index, at, len, segment, .. } = problem
+            && !now.uses(Key::Chunk { ino, index }, at..at + len, segment).await?
+        {
+            continue;
+        }
+        findings.problems.push(problem);
+    }
+    now.close().await;
+    Ok(())
+}
+
 fn check_counters(snapshot: &Snapshot, nodes: &Nodes, findings: &mut Findings<'_>) {
-    let Some(counters) = snapshot.counters else { return findings.add(Problem::NoCounters) };
+    if snapshot.counters.is_none() {
+        findings.add(Problem::NoCounters);
+    }
+    // A tree without counters is opened with these.
+    let counters = snapshot.counters.unwrap_or(Counters::EMPTY);
     let (is, should) = (counters.inodes, nodes.len());
     if is != should {
         findings.add(Problem::WrongInodes { is, should });

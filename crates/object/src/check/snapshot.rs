@@ -1,5 +1,6 @@
 //! One state of a volume, as streams of records.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +12,8 @@ use slatedb::config::{DbReaderOptions, ScanOptions};
 use slatedb::{DbIterator, DbReader, DbReaderMode};
 
 use crate::check::problem::Problem;
-use crate::format::{Decode, Key, VolumeKey};
+use crate::format::{Chunk, Decode, Key, SegmentId, Source, VolumeKey};
+use crate::store::{is_missing, of_database};
 use crate::tree::Counters;
 
 /// How often a snapshot is taken anew because a writer changed the volume meanwhile.
@@ -42,7 +44,12 @@ pub(super) struct Snapshot {
 
 /// Of SlateDB.
 pub(super) fn failed(error: slatedb::Error) -> BackendError {
-    BackendError::new(ErrorKind::Io, format!("cannot read the tree: {error}"))
+    let advice = match is_missing(&error) {
+        true => ". A writer removes old files of the tree after an hour: check the volume while it is not mounted",
+        false => "",
+    };
+    let error = of_database(&error);
+    BackendError::new(error.kind(), format!("cannot read the tree: {error}{advice}"))
 }
 
 impl Snapshot {
@@ -51,14 +58,7 @@ impl Snapshot {
     /// # Errors
     /// The store's; `Busy` if a writer makes it impossible.
     pub(super) async fn open(store: Arc<dyn ObjectStore>, path: Path) -> Result<Self, BackendError> {
-        let options = DbReaderOptions {
-            // It does not follow the writer.
-            manifest_poll_interval: Duration::from_secs(86_400),
-            object_store_max_retries: Some(0),
-            ..DbReaderOptions::default()
-        };
-        let reader = DbReader::builder(path, store).with_reader_mode(DbReaderMode::FollowLatest).with_options(options);
-        let reader = Arc::new(reader.build().await.map_err(failed)?);
+        let reader = Arc::new(reader(store, path).await?);
         for _ in 0..ATTEMPTS {
             let before = counters(&reader).await?;
             let of_tag = |tag: u8| records(&reader, tag, tag + 1);
@@ -93,9 +93,54 @@ impl Snapshot {
 
     /// Ends the tasks of SlateDB.
     pub(super) async fn close(self) {
-        if let Err(error) = self.reader.close().await {
-            tracing::debug!(%error, "closing the reader of a check");
-        }
+        close(&self.reader).await;
+    }
+}
+
+/// The volume as it is now, for single records.
+pub(super) struct Now(DbReader);
+
+impl Now {
+    /// # Errors
+    /// The store's.
+    pub(super) async fn open(store: Arc<dyn ObjectStore>, path: Path) -> Result<Self, BackendError> {
+        Ok(Self(reader(store, path).await?))
+    }
+
+    /// Whether a part of this range of a chunk is in a segment.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(super) async fn uses(&self, chunk: Key, range: Range<u32>, segment: SegmentId) -> Result<bool, BackendError> {
+        let value = self.0.get(chunk.encode()).await.map_err(failed)?;
+        let Some(value) = value else { return Ok(false) };
+        // One that cannot be read may.
+        let Ok(chunk) = Chunk::decode(&value) else { return Ok(true) };
+        let is_in = |source: &Source| matches!(source, Source::Segment(stored) if stored.segment == segment);
+        Ok(chunk.parts(range.start, range.end).iter().any(|extent| is_in(&extent.source)))
+    }
+
+    /// Ends the tasks of SlateDB.
+    pub(super) async fn close(self) {
+        close(&self.0).await;
+    }
+}
+
+/// Opens a tree in the state that it has now.
+async fn reader(store: Arc<dyn ObjectStore>, path: Path) -> Result<DbReader, BackendError> {
+    let options = DbReaderOptions {
+        // It does not follow the writer.
+        manifest_poll_interval: Duration::from_secs(86_400),
+        object_store_max_retries: Some(0),
+        ..DbReaderOptions::default()
+    };
+    let reader = DbReader::builder(path, store).with_reader_mode(DbReaderMode::FollowLatest).with_options(options);
+    reader.build().await.map_err(failed)
+}
+
+async fn close(reader: &DbReader) {
+    if let Err(error) = reader.close().await {
+        tracing::debug!(%error, "closing the reader of a check");
     }
 }
 

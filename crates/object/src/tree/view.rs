@@ -125,6 +125,13 @@ impl<'a> View<'a> {
         Ok(found)
     }
 
+    /// The keys of a range that are in memory, with their values: for messages, when the store does not answer.
+    pub(crate) fn scan_memory(&self, first: Key, last: Key) -> Vec<(Key, Bytes)> {
+        let (mut found, cached) = (Vec::new(), self.state.cache.range(first, last));
+        merge(&self.effects, self.state, (first, last), cached, usize::MAX, &mut found);
+        found
+    }
+
     /// Sets the value of `key`.
     pub(crate) fn put(&mut self, key: Key, value: Bytes) {
         self.effects.changes.insert(key, Some(value));

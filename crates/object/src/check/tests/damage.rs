@@ -2,10 +2,13 @@
 
 use bytes::Bytes;
 use object_store::ObjectStoreExt;
+use slackwater_sync::shim::Arc;
 
-use super::rig::{BIG_BYTES, Rig, block_on, change_inode, take_name};
+use super::rig::{BIG_BYTES, NoListing, Rig, block_on, change_inode, take_name};
 use crate::check::Severity;
+use crate::contents::map;
 use crate::format::{Chunk, Decode, Encode, Entries, Entry, Key, SegmentId, SegmentRecord, VolumeKey};
+use crate::layers::{Fault, Layered, Operation, Rule};
 use crate::names::ROOT;
 use crate::segments::path_of;
 use crate::tree::Counters;
@@ -31,13 +34,57 @@ fn a_name_without_inode_goes() {
     block_on(async {
         let rig = Rig::new().await;
         rig.damage(|view, rig| {
-            view.delete(Key::Inode(rig.small));
+            view.delete(Key::Inode(rig.symlink));
             Ok(())
         })
         .await;
-        rig.is_repaired(Severity::Structure, "/dir: name \"small\" in directory 3 names inode 4, which does not exist")
+        rig.is_repaired(Severity::Structure, "name \"symlink\" in directory 1 names inode 6, which does not exist")
             .await;
-        assert!(!rig.tree().await.contains_key("/dir/small"));
+        assert!(!rig.tree().await.contains_key("/symlink"));
+    });
+}
+
+#[test]
+fn an_inode_that_is_lost_is_made_anew_for_its_data() {
+    block_on(async {
+        let rig = Rig::new().await;
+        rig.damage(|view, rig| {
+            view.delete(Key::Inode(rig.small));
+            view.delete(Key::Inode(rig.big));
+            take_name(view, ROOT, "big")?;
+            take_name(view, rig.dir, "link").map(drop)
+        })
+        .await;
+        rig.is_repaired(Severity::Structure, "inode 4 does not exist, and there is data of it up to byte 5000").await;
+        let tree = rig.tree().await;
+        assert_eq!(tree.get("/dir/small"), Some(&rig.small), "its name leads to it again");
+        assert_eq!(tree.get(&format!("/lost+found/#{}", rig.big)), Some(&rig.big));
+        for (ino, len) in [(rig.small, 5_000), (rig.big, u64::from(BIG_BYTES))] {
+            let inode = rig.inode(ino).await;
+            assert_eq!((inode.size_bytes, inode.allocated_bytes, inode.nlink), (len, len, 1));
+        }
+        assert_eq!(rig.check().await.verified_bytes, u64::from(BIG_BYTES) + 5_000);
+    });
+}
+
+/// The number that the next inode would get is that of an inode without a name: `lost+found` must get another.
+#[test]
+fn a_new_directory_does_not_take_the_number_of_another_inode() {
+    block_on(async {
+        let rig = Rig::new().await;
+        let small = rig.inode(rig.small).await;
+        rig.damage(|view, rig| {
+            let next = view.counters().next_ino;
+            let inode = view.get(Key::Inode(rig.symlink))?.expect("it exists");
+            view.put(Key::Inode(next), inode);
+            Ok(())
+        })
+        .await;
+        rig.is_repaired(Severity::Structure, "inode 8 has no name").await;
+        let symlink = rig.inode(rig.symlink).await;
+        assert_eq!(rig.inode(8).await.target, symlink.target);
+        assert_eq!(rig.tree().await.get("/lost+found/#8"), Some(&8));
+        assert_eq!(rig.inode(rig.small).await, small);
     });
 }
 
@@ -221,7 +268,6 @@ fn chunks_and_values_of_nothing_go() {
         let rig = Rig::new().await;
         rig.damage(|view, rig| {
             let chunk = view.get(Key::Chunk { ino: rig.small, index: 0 })?.expect("it has data");
-            view.put(Key::Chunk { ino: 99, index: 0 }, chunk.clone());
             view.put(Key::Chunk { ino: rig.symlink, index: 3 }, chunk);
             view.put(Key::Chunk { ino: rig.big, index: 9 }, Chunk::default().encode());
             view.put(Key::Xattr { ino: 99, number: 0 }, Bytes::from_static(b"x"));
@@ -230,8 +276,8 @@ fn chunks_and_values_of_nothing_go() {
             Ok(())
         })
         .await;
-        assert_eq!(rig.check().await.findings.len(), 6);
-        rig.is_repaired(Severity::Count, "chunk 0 of inode 99, which is no file").await;
+        assert_eq!(rig.check().await.findings.len(), 5);
+        rig.is_repaired(Severity::Count, "chunk 3 of inode 6, which is no file").await;
     });
 }
 
@@ -282,16 +328,100 @@ fn a_missing_blob_leaves_a_hole() {
 }
 
 #[test]
-fn a_segment_without_record_leaves_a_hole() {
+fn a_segment_without_record_leaves_a_hole_if_it_is_not_stored() {
     block_on(async {
         let rig = Rig::new().await;
+        rig.store.delete(&path_of(rig.object)).await.expect("deletes");
         rig.damage(|view, rig| {
             view.delete(Key::Segment(rig.object));
             Ok(())
         })
         .await;
         rig.is_repaired(Severity::Data, "has no record").await;
-        assert_eq!(rig.check().await.garbage_objects, 1, "its object is for the collector");
+        assert_eq!(rig.inode(rig.big).await.allocated_bytes, 0);
+    });
+}
+
+#[test]
+fn a_segment_that_is_stored_gets_its_record_back() {
+    block_on(async {
+        let rig = Rig::new().await;
+        rig.damage(|view, rig| {
+            view.delete(Key::Segment(rig.object));
+            view.delete(Key::Segment(rig.blob));
+            Ok(())
+        })
+        .await;
+        let text = format!("segment {} is used and has no record", rig.object);
+        rig.is_repaired(Severity::Structure, &text).await;
+        let report = rig.check().await;
+        assert_eq!((report.segments, report.garbage_objects), (2, 0));
+        assert_eq!(report.verified_bytes, u64::from(BIG_BYTES) + 5_000);
+    });
+}
+
+#[test]
+fn a_record_of_a_segment_that_cannot_be_read_loses_no_data() {
+    block_on(async {
+        let rig = Rig::new().await;
+        rig.damage(|view, rig| {
+            view.put(Key::Segment(rig.object), Bytes::from_static(&[9; 8]));
+            view.put(Key::Segment(rig.blob), Bytes::from_static(&[9; 8]));
+            Ok(())
+        })
+        .await;
+        let report = rig.repair().await;
+        assert_eq!((report.findings.len(), report.errors_left), (2, 2), "{report:#?}");
+        assert_eq!(rig.inode(rig.big).await.allocated_bytes, u64::from(BIG_BYTES));
+        assert_eq!(rig.inode(rig.small).await.allocated_bytes, 5_000);
+    });
+}
+
+#[test]
+fn names_that_cannot_be_read_make_no_inode_nameless() {
+    block_on(async {
+        let rig = Rig::new().await;
+        rig.damage(|view, _| {
+            view.put(Key::Entries { dir: ROOT, hash: Rig::hash("dir") }, Bytes::from_static(&[2; 8]));
+            Ok(())
+        })
+        .await;
+        let before = rig.inode(rig.dir).await;
+        let report = rig.repair().await;
+        assert_eq!((report.findings.len(), report.errors_left), (1, 1), "{report:#?}");
+        assert!(report.findings[0].text.contains("cannot be read"), "{report:#?}");
+        assert_eq!(rig.inode(rig.dir).await, before);
+    });
+}
+
+/// An object that a listing lacks is asked for by its name.
+#[test]
+fn a_listing_that_lacks_objects_loses_no_data() {
+    block_on(async {
+        let rig = Rig::new().await;
+        let report = rig.repair_on(Arc::new(NoListing(rig.store.clone()))).await;
+        assert_eq!(report.findings, []);
+        assert_eq!(rig.inode(rig.big).await.allocated_bytes, u64::from(BIG_BYTES));
+    });
+}
+
+/// A writer collects a segment while a check that began before reads the data of other files.
+#[test]
+fn a_segment_that_is_collected_during_a_check_is_not_missing() {
+    block_on(async {
+        let rig = Rig::new().await;
+        let fault = Arc::new(Fault::new());
+        fault.add(Rule::hang().on(Operation::Get).under("seg/").next(1));
+        let check = rig.check_on(Arc::new(Layered::new(fault.clone(), rig.store.clone())));
+        let collect = async {
+            fault.held(1).await;
+            rig.damage(|view, rig| map::truncate(view, rig.big, 0).map(drop)).await;
+            rig.store.delete(&path_of(rig.object)).await.expect("deletes");
+            fault.release();
+        };
+        let (report, ()) = futures::join!(check, collect);
+        assert_eq!(report.findings, []);
+        assert_eq!(report.verified_bytes, 5_000);
     });
 }
 
@@ -371,7 +501,7 @@ fn a_missing_root_is_made_anew() {
         })
         .await;
         rig.is_repaired(Severity::Structure, "there is no root directory").await;
-        assert_eq!(rig.tree().await.get(&format!("/lost+found/#{}/small", rig.dir)), Some(&rig.small));
+        assert_eq!(rig.tree().await.get("/dir/small"), Some(&rig.small), "its names are kept");
     });
 }
 

@@ -2,11 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fmt;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use object_store::memory::InMemory;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
 use slackwater::backend::{NewNode, Removal, XattrMode};
 use slackwater_sync::shim::Arc;
 
@@ -18,7 +26,7 @@ use crate::format::{
 };
 use crate::names::{self, ROOT};
 use crate::runtime;
-use crate::segments::path_of;
+use crate::segments::{FOLDER, path_of};
 use crate::tree::{Place, Stop, Tree, TreeOptions, View};
 
 const SALT: u64 = 7;
@@ -107,24 +115,34 @@ impl Rig {
         rig
     }
 
-    fn subject(&self) -> Subject {
-        Subject { store: self.store.clone(), tree: self.place.path.clone(), salt: SALT, data: true }
+    fn subject(&self, store: Arc<dyn ObjectStore>) -> Subject {
+        Subject { store, tree: self.place.path.clone(), salt: SALT, data: true }
     }
 
     /// Changes records without care.
-    pub(super) async fn damage(&self, mut damage: impl FnMut(&mut View<'_>, &Self) -> Result<(), Stop>) {
+    pub(super) async fn damage(&self, mut damage: impl FnMut(&mut View<'_>, &Self) -> std::result::Result<(), Stop>) {
         let tree = open(&self.place).await;
         tree.run(|view| damage(view, self)).await.expect("damages");
         tree.commit().await.expect("commits");
     }
 
     pub(super) async fn check(&self) -> FsckReport {
-        check(&self.subject(), &mut |_| ()).await.expect("checks")
+        self.check_on(self.store.clone()).await
+    }
+
+    /// A check through another store on the same objects.
+    pub(super) async fn check_on(&self, store: Arc<dyn ObjectStore>) -> FsckReport {
+        check(&self.subject(store), &mut |_| ()).await.expect("checks")
     }
 
     pub(super) async fn repair(&self) -> FsckReport {
+        self.repair_on(self.store.clone()).await
+    }
+
+    /// A repair through another store on the same objects.
+    pub(super) async fn repair_on(&self, store: Arc<dyn ObjectStore>) -> FsckReport {
         let tree = open(&self.place).await;
-        repair(&self.subject(), &tree, &mut |_| ()).await.expect("repairs")
+        repair(&self.subject(store), &tree, &mut |_| ()).await.expect("repairs")
     }
 
     /// Finds an error whose text has `text`, repairs all errors, and finds none.
@@ -168,8 +186,56 @@ impl Rig {
     }
 }
 
+/// A store whose listings of segments are empty.
+#[derive(Debug)]
+pub(super) struct NoListing(pub(super) Arc<InMemory>);
+
+impl fmt::Display for NoListing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for NoListing {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.0.put_opts(location, payload, options).await
+    }
+
+    async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        self.0.put_multipart_opts(path, options).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.0.get_opts(location, options).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.0.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        match prefix.is_some_and(|prefix| prefix.as_ref() == FOLDER) {
+            true => futures::stream::empty().boxed(),
+            false => self.0.list(prefix),
+        }
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.0.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.0.copy_opts(from, to, options).await
+    }
+}
+
 /// Changes an inode alone.
-pub(super) fn change_inode(view: &mut View<'_>, ino: u64, change: impl FnOnce(&mut Inode)) -> Result<(), Stop> {
+pub(super) fn change_inode(
+    view: &mut View<'_>,
+    ino: u64,
+    change: impl FnOnce(&mut Inode),
+) -> std::result::Result<(), Stop> {
     let mut inode = names::inode(view, ino)?;
     change(&mut inode);
     names::put_inode(view, ino, &inode);
@@ -177,7 +243,7 @@ pub(super) fn change_inode(view: &mut View<'_>, ino: u64, change: impl FnOnce(&m
 }
 
 /// Takes a name's entries away, and nothing else. Returns what was there.
-pub(super) fn take_name(view: &mut View<'_>, dir: u64, name: &str) -> Result<Entries, Stop> {
+pub(super) fn take_name(view: &mut View<'_>, dir: u64, name: &str) -> std::result::Result<Entries, Stop> {
     let key = Key::Entries { dir, hash: Rig::hash(name) };
     let entries = view.get(key)?.expect("the name exists");
     view.delete(key);
