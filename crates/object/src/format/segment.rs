@@ -36,6 +36,11 @@ impl SegmentId {
         (self.0 >> 80) as u64
     }
 
+    /// A number that grows with each id of a volume, whatever the clocks of its writers say.
+    pub(crate) fn order(self) -> u128 {
+        self.0 & ((1 << 80) - 1)
+    }
+
     #[cfg(test)]
     pub(crate) fn writer_epoch(self) -> u32 {
         (self.0 >> 48) as u32

@@ -15,20 +15,44 @@ use crate::volume::{GcOptions, GcReport, Progress};
 /// Objects that are removed together.
 const REMOVED_TOGETHER: usize = 1000;
 
+/// The age at which segments and objects may be removed.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Limits {
+    pub(super) is_dry_run: bool,
+    pub(super) now_ms: u64,
+    pub(super) grace_ms: u64,
+    /// Ids from this one on are kept: they are in use, or a later writer's (G1, G2).
+    pub(super) horizon: SegmentId,
+}
+
+impl Limits {
+    /// `horizon`: an id of this writer. Nothing that was named before is being written or compacted.
+    pub(super) fn new(options: &GcOptions, horizon: SegmentId) -> Self {
+        let grace_ms = options.grace.as_millis() as u64;
+        Self { is_dry_run: options.dry_run, now_ms: clock::unix_ms(), grace_ms, horizon }
+    }
+
+    /// Whether what has been unused since `since_ms` may be removed.
+    fn allow(&self, id: SegmentId, since_ms: u64) -> bool {
+        let is_old = self.now_ms.saturating_sub(since_ms.max(id.unix_ms())) >= self.grace_ms;
+        is_old && id.order() < self.horizon.order()
+    }
+}
+
 /// Removes the segments that have been dead for longer than the grace time, and the objects of this age that belong to
 /// no segment. It keeps the id of each segment in memory: about 3 MB for each TiB of a volume.
 ///
 /// # Errors
 /// The store's. Removed segments stay removed; the next collection continues.
-pub(crate) async fn collect<P: FnMut(Progress) + ?Sized>(
+pub(super) async fn collect<P: FnMut(Progress) + ?Sized>(
     tree: &Tree,
     segments: &Segments,
-    options: &GcOptions,
+    limits: &Limits,
     progress: &mut P,
 ) -> Result<GcReport, BackendError> {
     let mut report = GcReport::default();
-    let kept = remove_dead(tree, segments, options, &mut report, progress).await?;
-    remove_orphans(tree, segments, options, &kept, &mut report, progress).await?;
+    let kept = remove_dead(tree, segments, limits, &mut report, progress).await?;
+    remove_orphans(tree, segments, limits, &kept, &mut report, progress).await?;
     Ok(report)
 }
 
@@ -36,15 +60,14 @@ pub(crate) async fn collect<P: FnMut(Progress) + ?Sized>(
 pub(super) async fn remove_dead<P: FnMut(Progress) + ?Sized>(
     tree: &Tree,
     segments: &Segments,
-    options: &GcOptions,
+    limits: &Limits,
     report: &mut GcReport,
     progress: &mut P,
 ) -> Result<HashSet<SegmentId>, BackendError> {
-    let (now_ms, grace_ms) = (clock::unix_ms(), options.grace.as_millis() as u64);
     let (mut kept, mut dead, mut seen) = (HashSet::new(), Vec::new(), 0);
     let each = |view: &mut View<'_>, segment: &Segment| {
-        let is_garbage = segment.is_garbage(now_ms, grace_ms);
-        if is_garbage && !options.dry_run {
+        let is_garbage = segment.is_dead() && limits.allow(segment.id, segment.record.dead_unix_ms);
+        if is_garbage && !limits.is_dry_run {
             view.delete(Key::Segment(segment.id));
             if segment.record.place == SegmentPlace::Blob {
                 view.delete(Key::Blob(segment.id));
@@ -68,7 +91,7 @@ pub(super) async fn remove_dead<P: FnMut(Progress) + ?Sized>(
         }
     })
     .await?;
-    if options.dry_run {
+    if limits.is_dry_run {
         kept.extend(dead);
         return Ok(kept);
     }
@@ -84,14 +107,13 @@ pub(super) async fn remove_dead<P: FnMut(Progress) + ?Sized>(
 async fn remove_orphans<P: FnMut(Progress) + ?Sized>(
     tree: &Tree,
     segments: &Segments,
-    options: &GcOptions,
+    limits: &Limits,
     kept: &HashSet<SegmentId>,
     report: &mut GcReport,
     progress: &mut P,
 ) -> Result<(), BackendError> {
-    let (now_ms, grace_ms) = (clock::unix_ms(), options.grace.as_millis() as u64);
-    if !options.dry_run {
-        let collected = Collected { unix_ms: now_ms };
+    if !limits.is_dry_run {
+        let collected = Collected { unix_ms: limits.now_ms };
         tree.run(|view| {
             view.put(Key::Volume(VolumeKey::Collected), collected.encode());
             Ok(())
@@ -106,7 +128,7 @@ async fn remove_orphans<P: FnMut(Progress) + ?Sized>(
             report.objects += 1;
             let Some(id) = id_of(&object.location).filter(|id| !kept.contains(id)) else { continue };
             let modified_ms = object.last_modified.timestamp_millis().max(0) as u64;
-            if now_ms.saturating_sub(modified_ms.max(id.unix_ms())) < grace_ms {
+            if !limits.allow(id, modified_ms) {
                 report.young_objects += 1;
                 continue;
             }
@@ -114,7 +136,7 @@ async fn remove_orphans<P: FnMut(Progress) + ?Sized>(
             report.deleted_bytes += object.size;
             orphans.push(id);
         }
-        if !options.dry_run && !orphans.is_empty() {
+        if !limits.is_dry_run && !orphans.is_empty() {
             segments.delete(orphans).await?;
         }
         progress(Progress { step: "listing objects", done: report.objects, of: None });

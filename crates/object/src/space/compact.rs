@@ -1,6 +1,6 @@
 //! Copying what is left of old segments into new ones.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -16,16 +16,16 @@ use crate::tree::Tree;
 
 /// A new segment of this size gets no further sources.
 const NEW_BYTES: u64 = 8 << 20;
-/// The most segments that one step reads.
+/// The most segments that one step reads. Small segments are merged when there are so many, or when they fill a new one.
 const SOURCES_MAX: usize = 16;
 /// An object with less data than this is small.
 const SMALL_BYTES: u64 = 1 << 20;
-/// Small segments are merged when there are so many, or when they have so many bytes together.
-const SMALL_COUNT: usize = 16;
 /// Segments younger than this are left alone: their files are often changed again.
 const SETTLED_MS: u64 = 10 * 60_000;
 /// Chunks that one call on the tree reads.
 const CHUNKS_TOGETHER: usize = 256;
+/// New segments that are planned with one pass over all records.
+const PLANNED_MAX: usize = 64;
 
 /// The result of one step.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -40,6 +40,10 @@ pub(super) enum Compacted {
 pub(super) struct Compactor {
     /// Segments of which nothing could be moved, although their records count live bytes.
     stuck: HashSet<SegmentId>,
+    /// The sources of the next new segments.
+    plan: VecDeque<Vec<Segment>>,
+    /// Whether some segments were too young for the plan.
+    has_unsettled: bool,
     settled_ms: u64,
 }
 
@@ -54,7 +58,17 @@ struct New {
 
 impl Compactor {
     pub(super) fn new() -> Self {
-        Self { stuck: HashSet::new(), settled_ms: SETTLED_MS }
+        Self { stuck: HashSet::new(), plan: VecDeque::new(), has_unsettled: false, settled_ms: SETTLED_MS }
+    }
+
+    /// Whether there will be something to do without a further commit.
+    pub(super) fn waits(&self) -> bool {
+        self.has_unsettled
+    }
+
+    /// Tries segments again of which nothing could be moved: the store may have failed.
+    pub(super) fn try_stuck_again(&mut self) {
+        self.stuck.clear();
     }
 
     /// One that compacts young segments as well.
@@ -66,12 +80,12 @@ impl Compactor {
     /// Makes one new segment of old ones, the oldest first. The caller commits.
     ///
     /// # Errors
-    /// The store's. Nothing has changed, but an object may be left that the collector removes.
+    /// The store's. What was moved is moved, and an object may be left that the collector removes.
     pub(super) async fn step(&mut self, tree: &Tree, segments: &Segments) -> Result<Compacted, BackendError> {
-        let sources = self.choose(tree).await?;
-        if sources.is_empty() {
-            return Ok(Compacted::Nothing);
+        if self.plan.is_empty() {
+            self.plan = self.choose(tree).await?;
         }
+        let Some(sources) = self.plan.pop_front() else { return Ok(Compacted::Nothing) };
         let (id, mut new) = (tree.new_segment_id(), New::default());
         for source in &sources {
             let before = new.moves.len();
@@ -103,47 +117,57 @@ impl Compactor {
         Ok(Compacted::Moved(moved))
     }
 
-    /// The sources of the next new segment.
-    async fn choose(&self, tree: &Tree) -> Result<Vec<Segment>, BackendError> {
+    /// The sources of the next new segments.
+    async fn choose(&mut self, tree: &Tree) -> Result<VecDeque<Vec<Segment>>, BackendError> {
         let now_ms = clock::unix_ms();
-        let (mut sparse, mut small) = (Chosen::default(), Chosen::default());
-        let candidate = |segment: &Segment| {
-            let is_settled = now_ms.saturating_sub(segment.id.unix_ms()) >= self.settled_ms;
-            is_settled && segment.live_bytes != 0 && !self.stuck.contains(&segment.id)
-        };
+        let (mut sparse, mut small, mut has_unsettled) = (Chosen::default(), Chosen::default(), false);
+        let candidate = |segment: &Segment| segment.live_bytes != 0 && !self.stuck.contains(&segment.id);
         records::for_each(
             tree,
             |_, segment| Ok(candidate(segment).then_some(*segment)),
             |segment| {
                 let is_object = segment.record.place == SegmentPlace::Object;
-                if is_object && segment.live_bytes * 2 < segment.record.total_bytes {
-                    sparse.add(segment);
+                let kind = if is_object && segment.live_bytes * 2 < segment.record.total_bytes {
+                    &mut sparse
                 } else if !is_object || segment.record.total_bytes < SMALL_BYTES {
-                    small.add(segment);
+                    &mut small
+                } else {
+                    return;
+                };
+                if now_ms.saturating_sub(segment.id.unix_ms()) < self.settled_ms {
+                    has_unsettled = true;
+                } else {
+                    kind.add(segment);
                 }
             },
         )
         .await?;
-        let merges = small.sources.len() >= SMALL_COUNT || small.bytes >= NEW_BYTES;
-        if sparse.sources.is_empty() && merges {
-            return Ok(small.sources);
-        }
-        Ok(sparse.sources)
+        self.has_unsettled = has_unsettled;
+        let sparse: VecDeque<_> =
+            sparse.full.into_iter().chain([sparse.sources]).filter(|sources| !sources.is_empty()).collect();
+        Ok(if sparse.is_empty() { small.full } else { sparse })
     }
 }
 
-/// The first candidates that fill a new segment.
+/// Candidates in their order, in groups that fill a new segment.
 #[derive(Default)]
 struct Chosen {
+    full: VecDeque<Vec<Segment>>,
+    /// A group that is not full.
     sources: Vec<Segment>,
     bytes: u64,
 }
 
 impl Chosen {
     fn add(&mut self, segment: Segment) {
-        if self.bytes < NEW_BYTES && self.sources.len() < SOURCES_MAX {
-            self.bytes += segment.live_bytes;
-            self.sources.push(segment);
+        if self.full.len() == PLANNED_MAX {
+            return;
+        }
+        self.bytes += segment.live_bytes;
+        self.sources.push(segment);
+        if self.bytes >= NEW_BYTES || self.sources.len() == SOURCES_MAX {
+            self.full.push_back(std::mem::take(&mut self.sources));
+            self.bytes = 0;
         }
     }
 }
@@ -186,7 +210,8 @@ impl New {
         let new = Stored { segment: id, offset: self.len_bytes, stored_len: found.extent.len, skip: 0, crc32c };
         self.footer.add(found.ino, found.index * CHUNK_BYTES + u64::from(found.extent.at), &new);
         self.len_bytes += found.extent.len;
-        self.data.push(live);
+        // A copy: the rest of the source need not stay in memory.
+        self.data.push(Bytes::copy_from_slice(&live));
         self.moves.push((found, new));
     }
 }

@@ -3,7 +3,7 @@
 use crate::maintenance::Maintenance;
 use crate::opened::look;
 use crate::segments::Segments;
-use crate::space::collect::collect;
+use crate::space::collect::{Limits, collect};
 use crate::store::{Location, Store};
 use crate::volume::{GcOptions, GcReport, Progress, VolumeError};
 
@@ -20,6 +20,9 @@ pub(crate) async fn gc(
     let store = Store::connect(location, None)?;
     let record = look(location, &*store.hasty).await?;
     let maintenance = Maintenance::begin(location, &store, &record).await?;
-    let report = collect(&maintenance.tree, &Segments::new(store.patient.clone()), options, progress).await;
+    let tree = &maintenance.tree;
+    // Nothing else works on the volume.
+    let limits = Limits::new(options, tree.new_segment_id());
+    let report = collect(tree, &Segments::new(store.patient.clone()), &limits, progress).await;
     maintenance.end(report).await
 }

@@ -7,10 +7,11 @@
 //!
 //! # Invariants
 //! G1. An object is removed only after a commit of this writer succeeded that came after the object was found unused:
-//!     so at that time no other writer had the volume. Objects of a later writer are younger than the grace time.
+//!     so at that time no other writer had the volume. Objects of a later writer are known by their ids, and are kept.
 //! G2. A segment is dead if its record counts no live bytes, and no call that is not committed adds any. Nothing ever
 //!     refers to a dead segment again: extents are only made for segments that are being written or compacted, and
-//!     those are younger than the grace time.
+//!     those are kept. They were named within the grace time by the monotonic clock: the wall clock may jump, and goes
+//!     on while the machine sleeps, but uploads do not.
 //! G3. The grace time begins with the commit with which a segment died. A reader that is not older finds all objects.
 //! G4. The record of a segment goes first, then its object. A crash in between leaves an object without a record, which
 //!     the next collection finds.

@@ -18,12 +18,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Whether it has been dead for `grace_ms` (G2, G3).
-    pub(super) fn is_garbage(&self, now_ms: u64, grace_ms: u64) -> bool {
-        self.is_dead() && now_ms.saturating_sub(self.record.dead_unix_ms.max(self.id.unix_ms())) >= grace_ms
-    }
-
-    /// Whether nothing refers to it, in the store and in memory.
+    /// Whether nothing refers to it, in the store and in memory (G2).
     pub(super) fn is_dead(&self) -> bool {
         self.live_bytes == 0 && self.record.live_bytes == 0
     }

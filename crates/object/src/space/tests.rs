@@ -8,10 +8,10 @@ use slackwater::{BackendError, ErrorKind};
 
 use crate::contents::map;
 use crate::contents::tests::rig::{How, Rig, Volume, block_on, bytes};
-use crate::format::SegmentId;
+use crate::format::{Encode, Footer, Key, SegmentId, SegmentPlace, SegmentRecord};
 use crate::layers::{Operation, Rule};
 use crate::segments::id_of;
-use crate::space::collect::collect;
+use crate::space::collect::{Limits, collect};
 use crate::space::compact::{Compacted, Compactor};
 use crate::space::records;
 use crate::volume::{GcOptions, GcReport};
@@ -83,13 +83,19 @@ async fn segments(volume: &Volume) -> BTreeMap<SegmentId, (u64, u64)> {
     found
 }
 
+/// Collects what is older than `options` say.
+async fn collect_with(volume: &Volume, options: &GcOptions) -> Result<GcReport, BackendError> {
+    let limits = Limits::new(options, volume.tree.new_segment_id());
+    collect(&volume.tree, &volume.segments, &limits, &mut |_| ()).await
+}
+
 /// Compacts and collects all there is.
 async fn clean(volume: &Volume) -> Result<GcReport, BackendError> {
     let mut compactor = Compactor::eager();
     while compactor.step(&volume.tree, &volume.segments).await? != Compacted::Nothing {
         volume.tree.commit().await?;
     }
-    collect(&volume.tree, &volume.segments, &NOW, &mut |_| ()).await
+    collect_with(volume, &NOW).await
 }
 
 async fn assert_clean(rig: &Rig, volume: &Volume) {
@@ -162,13 +168,13 @@ fn what_is_within_the_grace_time_stays_and_a_dry_run_removes_nothing() {
         volume.commit().await;
         let before = objects(&rig).await;
         let hour = GcOptions { dry_run: false, grace: Duration::from_secs(3600) };
-        let kept = collect(&volume.tree, &volume.segments, &hour, &mut |_| ()).await.expect("the store works");
+        let kept = collect_with(&volume, &hour).await.expect("the store works");
         assert_eq!((kept.deleted_objects, kept.deleted_bytes), (0, 0));
         assert!(kept.young_objects >= 2, "{kept:?}");
         let dry = GcOptions { dry_run: true, ..NOW };
-        let dry = collect(&volume.tree, &volume.segments, &dry, &mut |_| ()).await.expect("the store works");
+        let dry = collect_with(&volume, &dry).await.expect("the store works");
         assert_eq!(objects(&rig).await, before);
-        let wet = collect(&volume.tree, &volume.segments, &NOW, &mut |_| ()).await.expect("the store works");
+        let wet = collect_with(&volume, &NOW).await.expect("the store works");
         assert_eq!((dry.deleted_objects, dry.deleted_bytes), (wet.deleted_objects, wet.deleted_bytes));
         assert_eq!(dry.deleted_objects, kept.young_objects);
         assert_eq!(objects(&rig).await.len() as u64 + wet.deleted_objects, before.len() as u64);
@@ -212,7 +218,7 @@ fn a_writer_that_was_fenced_removes_nothing() {
         let model = fill(&rig, &volume).await;
         let next = rig.open().await;
         let before = objects(&rig).await;
-        let error = collect(&volume.tree, &volume.segments, &NOW, &mut |_| ()).await.expect_err("it is fenced");
+        let error = collect_with(&volume, &NOW).await.expect_err("it is fenced");
         assert_eq!(error.kind(), ErrorKind::Stale);
         assert_eq!(objects(&rig).await, before);
         check(&next, &model, "of the next writer").await;
@@ -233,5 +239,35 @@ fn a_damaged_segment_is_left_alone() {
         rig.fault.clear();
         write(&volume, &mut model, 12, 0, &bytes(3, 4096)).await;
         check(&volume, &model, "after the compaction").await;
+    });
+}
+
+/// The wall clock makes them look old: it is ahead, or the machine has slept while they were on their way.
+#[test]
+fn what_was_named_since_the_horizon_or_by_a_later_writer_is_kept() {
+    block_on(async {
+        let rig = Rig::new();
+        let volume = rig.open().await;
+        let horizon = volume.tree.new_segment_id();
+        let [stored, recorded] = [(); 2].map(|()| volume.tree.new_segment_id());
+        let later = SegmentId::new(0, horizon.writer_epoch() + 1, 1);
+        for id in [stored, recorded, later] {
+            volume.segments.put(id, [], &Footer::default()).await.expect("the store works");
+        }
+        let record = SegmentRecord::new(SegmentPlace::Object, 0).encode();
+        let put = volume.tree.run(|view| {
+            view.put(Key::Segment(recorded), record.clone());
+            Ok(())
+        });
+        put.await.expect("the store works");
+        let before = objects(&rig).await;
+        let collect = async |horizon| {
+            let limits = Limits::new(&NOW, horizon);
+            collect(&volume.tree, &volume.segments, &limits, &mut |_| ()).await.expect("the store works")
+        };
+        assert_eq!(collect(horizon).await.young_objects, 3);
+        assert_eq!(objects(&rig).await, before);
+        assert_eq!(collect(volume.tree.new_segment_id()).await.deleted_objects, 2);
+        assert_eq!(objects(&rig).await, BTreeSet::from([later]));
     });
 }
