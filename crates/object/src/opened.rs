@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
-use parking_lot::Mutex;
 use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::Arc;
 use tokio::runtime::Handle;
@@ -25,12 +24,13 @@ use crate::format::{Key, VOLUME_OBJECT, VolumeRecord};
 use crate::maintenance::Maintenance;
 use crate::names;
 use crate::nodes::{OpenNodes, reap};
+use crate::paths::Paths;
 use crate::segments::Segments;
 use crate::space;
 use crate::store::{Failure, Location, Store, classify, create, explain, make_place, of_store};
 use crate::tree::{Guard, Place, Tree, TreeOptions};
 use crate::volume::{OpenOptions, Role, VolumeError};
-use crate::writer::{Claim, ClaimError, Claims, HEARTBEAT, Holder};
+use crate::writer::{Claim, ClaimError, Claims, HEARTBEAT};
 
 /// Changes are in the store this long after they were made, at the latest.
 const COMMIT_AGE: Duration = Duration::from_secs(5);
@@ -44,6 +44,7 @@ pub(crate) struct Opened {
     pub(crate) store: Store,
     pub(crate) tree: Arc<Tree>,
     pub(crate) calls: Calls,
+    pub(crate) segments: Segments,
     /// Whether changes of a dead process were set aside.
     pub(crate) is_overtaken: bool,
     runtime: Handle,
@@ -57,8 +58,6 @@ struct Claimed {
     heart: JoinHandle<()>,
     /// Compacts and collects.
     keeper: JoinHandle<()>,
-    /// The process that has the volume instead of this one.
-    winner: Arc<Mutex<Option<Holder>>>,
 }
 
 /// Reads what volume is at a place.
@@ -144,11 +143,18 @@ impl Opened {
         runtime.spawn(reap(Arc::clone(&tree), Arc::downgrade(&nodes), closed));
         let segments = Segments::new(store.patient.clone());
         let calls = calls(&tree, nodes, &segments, &runtime);
-        let keeper = space::start(&tree, segments, &runtime);
-        let winner = Arc::default();
-        let heart = runtime.spawn(beat(Arc::clone(&claim), Arc::clone(&tree), Arc::clone(&winner)));
+        let keeper = space::start(&tree, segments.clone(), &runtime);
+        let heart = runtime.spawn(beat(Arc::clone(&claim), Arc::clone(&tree)));
         let is_overtaken = !set_aside.is_empty();
-        Ok(Self { store, tree, calls, is_overtaken, runtime, claimed: Some(Claimed { claim, heart, keeper, winner }) })
+        Ok(Self {
+            store,
+            tree,
+            calls,
+            segments,
+            is_overtaken,
+            runtime,
+            claimed: Some(Claimed { claim, heart, keeper }),
+        })
     }
 
     /// Opens a volume for reading.
@@ -164,17 +170,24 @@ impl Opened {
         let tree = Tree::follow(place(location, &store, guard), salt, age).await.map_err(VolumeError::Store)?;
         // Nodes without a name are the writer's.
         let (nodes, _) = OpenNodes::new(device(record));
-        let calls = calls(&tree, nodes, &Segments::new(store.patient.clone()), &runtime);
-        Ok(Self { store, tree, calls, is_overtaken: false, runtime, claimed: None })
+        let segments = Segments::new(store.patient.clone());
+        let calls = calls(&tree, nodes, &segments, &runtime);
+        Ok(Self { store, tree, calls, segments, is_overtaken: false, runtime, claimed: None })
     }
 
     /// The role of this process: the calls that it may make on the volume.
     pub(crate) fn role(&self) -> Role {
         match &self.claimed {
             None => Role::Reader,
-            Some(claimed) if self.tree.status().is_fenced => Role::Fenced(claimed.winner.lock().clone()),
+            Some(claimed) if self.tree.status().is_fenced => Role::Fenced(claimed.claim.winner()),
             Some(_) => Role::Writer,
         }
+    }
+
+    /// The paths of all inodes whose names are in memory.
+    pub(crate) fn paths(&self) -> Paths {
+        // It asks for nothing that is not in memory.
+        self.runtime.block_on(self.tree.run(|view| Ok(Paths::in_memory(view)))).unwrap_or_default()
     }
 
     /// Commits what is left, and gives the volume back.
@@ -231,7 +244,7 @@ pub(crate) fn tree_options(record: &VolumeRecord) -> TreeOptions {
 }
 
 /// Confirms the claim from time to time, until it is lost.
-async fn beat(claim: Arc<Claim>, tree: Arc<Tree>, winner: Arc<Mutex<Option<Holder>>>) {
+async fn beat(claim: Arc<Claim>, tree: Arc<Tree>) {
     let mut commits = 0;
     let mut last_commit = None;
     loop {
@@ -243,10 +256,7 @@ async fn beat(claim: Arc<Claim>, tree: Arc<Tree>, winner: Arc<Mutex<Option<Holde
         }
         match claim.beat(clock::unix_ms(), last_commit).await {
             Ok(()) => {}
-            Err(ClaimError::InUse(holder)) => {
-                *winner.lock() = Some(holder);
-                return tree.give_up();
-            }
+            Err(ClaimError::InUse(_)) => return tree.give_up(),
             Err(ClaimError::Store(error)) => tracing::warn!(%error, "the claim of the volume could not be confirmed"),
         }
     }

@@ -10,6 +10,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
 use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 
 #[cfg(test)]
 use crate::format::FOOTER_TAIL_BYTES;
@@ -24,6 +25,23 @@ pub(crate) const FOLDER: &str = "seg";
 pub(crate) struct Segments {
     /// Rooted at the prefix of the volume.
     store: Arc<dyn ObjectStore>,
+    uploads: Arc<AtomicU64>,
+}
+
+/// Counts an upload until it is dropped: an upload that is given up ends without an answer.
+struct Upload<'a>(&'a AtomicU64);
+
+impl<'a> Upload<'a> {
+    fn begin(uploads: &'a AtomicU64) -> Self {
+        uploads.fetch_add(1, Ordering::Relaxed);
+        Self(uploads)
+    }
+}
+
+impl Drop for Upload<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The object of a segment: `seg/XX/ID`. Ids are in the order of time, so XX is their end: neighbours in time are under
@@ -42,7 +60,12 @@ pub(crate) fn id_of(path: &Path) -> Option<SegmentId> {
 
 impl Segments {
     pub(crate) fn new(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store }
+        Self { store, uploads: Arc::default() }
+    }
+
+    /// Segments that are being stored now.
+    pub(crate) fn uploads(&self) -> u64 {
+        self.uploads.load(Ordering::Relaxed)
     }
 
     /// Stores a segment: its data in pieces, and the footer.
@@ -55,6 +78,7 @@ impl Segments {
         data: impl IntoIterator<Item = Bytes>,
         footer: &Footer,
     ) -> Result<(), BackendError> {
+        let _upload = Upload::begin(&self.uploads);
         let path = path_of(id);
         let payload: PutPayload = data.into_iter().chain([footer.to_bytes()]).collect();
         self.store.put(&path, payload).await.map_err(|error| failed("write", &path, &error))?;
@@ -161,4 +185,34 @@ fn failed(action: &str, path: &Path, error: &object_store::Error) -> BackendErro
         if is_passed_on { kind } else { ErrorKind::Io },
         format!("cannot {action} object {path}: {reason}"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+    use crate::layers::{Fault, Layered, Rule};
+
+    #[tokio::test]
+    async fn uploads_are_counted_until_they_end_or_are_given_up() {
+        let fault = Arc::new(Fault::new());
+        fault.add(Rule::hang());
+        let segments = Segments::new(Arc::new(Layered::new(fault.clone(), Arc::new(InMemory::new()))));
+        let (footer, data) = (Footer::default(), || [Bytes::from_static(b"data")]);
+        let first = segments.put(SegmentId::new(1, 1, 1), data(), &footer);
+        let mut second = Box::pin(segments.put(SegmentId::new(2, 1, 2), data(), &footer));
+        assert_eq!(segments.uploads(), 0);
+        let both = async {
+            fault.held(1).await;
+            assert!(futures::poll!(second.as_mut()).is_pending());
+            assert_eq!(segments.clone().uploads(), 2);
+            drop(second);
+            assert_eq!(segments.uploads(), 1);
+            fault.release();
+        };
+        let (stored, ()) = futures::join!(first, both);
+        stored.expect("the store works");
+        assert_eq!(segments.uploads(), 0);
+    }
 }

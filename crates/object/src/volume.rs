@@ -1,5 +1,6 @@
 //! The calls for users of the crate: make, open, check and clean a volume.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -85,7 +86,7 @@ pub struct VolumeStatus {
     pub last_commit_age: Option<Duration>,
     /// Commits since it was opened.
     pub commits: u64,
-    /// Segments that are being uploaded, and their bytes.
+    /// Segments that are being uploaded, apart from those of commits.
     pub uploads_in_flight: u64,
     /// Bytes sent to the store and received from it since it was opened.
     pub sent_bytes: u64,
@@ -191,7 +192,7 @@ impl ObjectBackend {
             uncommitted_age: tree.uncommitted_age_ms.map(Duration::from_millis),
             last_commit_age: tree.last_commit_age_ms.map(Duration::from_millis),
             commits: tree.commits,
-            uploads_in_flight: 0,
+            uploads_in_flight: self.opened.segments.uploads(),
             sent_bytes: counts.sent_bytes,
             received_bytes: counts.received_bytes,
             requests: Requests {
@@ -209,6 +210,15 @@ impl ObjectBackend {
     /// log was set aside and not replayed. `Some` names the writer after it, for people.
     pub fn overtaken_by(&self) -> Option<String> {
         self.opened.is_overtaken.then(|| "another writer".to_owned())
+    }
+
+    /// The paths of these inodes whose names are in memory, for messages.
+    ///
+    /// # Blocking
+    /// Never for the store.
+    pub fn known_paths(&self, inos: &[u64]) -> HashMap<u64, PathBuf> {
+        let paths = self.opened.paths();
+        inos.iter().filter_map(|ino| Some((*ino, paths.of(*ino)?))).collect()
     }
 
     /// Commits what is left, and releases the volume for the next writer. Later calls fail.

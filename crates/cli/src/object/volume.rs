@@ -1,5 +1,6 @@
 //! Finds, opens and closes a volume.
 
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -146,6 +147,14 @@ impl Volume {
             deletes: status.requests.deletes,
             failed_requests: status.requests.failures,
         }
+    }
+
+    /// The paths of these inodes whose names are in memory.
+    ///
+    /// # Blocking
+    /// Never for the store.
+    pub(crate) fn known_paths(&self, inos: &[u64]) -> HashMap<u64, PathBuf> {
+        self.backend.known_paths(inos)
     }
 
     /// Brings every change to the store, releases the volume for its next writer, and removes the local log. With

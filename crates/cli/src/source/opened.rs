@@ -1,6 +1,6 @@
 //! An open source, as a backend of the engine.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -59,6 +59,17 @@ impl Opened {
         match self {
             Self::Directory(_) => Ok(()),
             Self::Object(volume) => volume.check_not_overtaken(),
+        }
+    }
+
+    /// The paths of these inodes of an object volume whose names are in memory.
+    ///
+    /// # Blocking
+    /// Never for the store.
+    pub(crate) fn known_paths(&self, inos: &[u64]) -> HashMap<u64, PathBuf> {
+        match self {
+            Self::Directory(_) => HashMap::new(),
+            Self::Object(volume) => volume.known_paths(inos),
         }
     }
 

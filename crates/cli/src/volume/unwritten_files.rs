@@ -1,7 +1,7 @@
 //! The files with unwritten data, by name.
 //!
 //! The engine knows files by inode number; names are looked up in the source. If the source hangs, which may be the
-//! reason to discard, there are no names and the numbers are shown instead.
+//! reason to discard, there are no names and the numbers are shown instead. An object volume has most names in memory.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -78,8 +78,16 @@ pub(crate) fn of(volume: &Arc<SuperBlock>, source: &Source, opened: Option<&Open
         (Source::Object(_), None) => None,
         (Source::Directory(directory), _) => Some(Place::Directory(directory.path.clone())),
     };
-    let wanted = unclean.iter().map(|file| (file.id.dev, file.id.ino)).collect();
-    let names = place.map(|place| names(wanted, place)).unwrap_or_default();
+    let inos: Vec<u64> = unclean.iter().map(|file| file.id.ino).collect();
+    let known = opened.map(|opened| opened.known_paths(&inos)).unwrap_or_default();
+    let unknown = unclean.iter().filter(|file| !known.contains_key(&file.id.ino));
+    let wanted = unknown.map(|file| (file.id.dev, file.id.ino)).collect();
+    let mut names = place.map(|place| names(wanted, place)).unwrap_or_default();
+    if let Source::Object(volume) = source {
+        let known = unclean.iter().filter_map(|file| Some(((file.id.dev, file.id.ino), known.get(&file.id.ino)?)));
+        let below = |path: &PathBuf| PathBuf::from(&volume.url).join(path.strip_prefix("/").unwrap_or(path));
+        names.extend(known.map(|(id, path)| (id, below(path))));
+    }
     let file = |file: &slackwater::UncleanFile| {
         let path = names.get(&(file.id.dev, file.id.ino)).map(|path| path.printable().to_string());
         let path = path.unwrap_or_else(|| format!("inode {} (name not found)", file.id.ino));

@@ -105,7 +105,8 @@ fn a_fenced_writer_gets_estale_and_keeps_what_it_made_durable() {
         assert_ne!(refused.code, Some(0), "{}", refused.text);
         assert!(refused.text.contains("--discard"), "{}", refused.text);
         let unsure = scratch.run(["umount", first.to_str().unwrap(), "--discard"]);
-        unsure.expect(2, &["would be LOST", "4.0 KiB", "--yes"]);
+        let lost = ["durable", "other"].map(|name| format!("{}/{name}", store.url));
+        unsure.expect(2, &["would be LOST", "4.0 KiB", &lost[0], &lost[1], "--yes"]);
         scratch.umount_with(&first, &["--discard", "--yes"]);
         loser.wait();
 

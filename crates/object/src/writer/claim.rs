@@ -90,7 +90,8 @@ impl Claims {
             victim.get_or_insert(number);
             if create(&*self.store, &self.path(number + 1), record.encode()).await? {
                 let record = Mutex::new(record);
-                return Ok(Claim { claims: self.clone(), number: number + 1, record, _token: token });
+                let (claims, winner) = (self.clone(), Mutex::default());
+                return Ok(Claim { claims, number: number + 1, record, winner, _token: token });
             }
         }
         let newest = self.newest().await?;
@@ -161,10 +162,17 @@ pub(crate) struct Claim {
     claims: Claims,
     number: u64,
     record: Mutex<Record>,
+    /// The process that has the volume instead of this one.
+    winner: Mutex<Option<Holder>>,
     _token: Token,
 }
 
 impl Claim {
+    /// The process that has taken the volume, if [`Claim::confirm`] has met it.
+    pub(crate) fn winner(&self) -> Option<Holder> {
+        self.winner.lock().clone()
+    }
+
     /// Finds out whether this is still the newest claim (W1), and removes older ones.
     ///
     /// # Errors
@@ -174,7 +182,9 @@ impl Claim {
         if numbers.iter().any(|number| *number > self.number)
             && let Some(newest) = self.claims.newest().await?
         {
-            return Err(ClaimError::InUse(newest.holder(now_unix_ms)));
+            let holder = newest.holder(now_unix_ms);
+            *self.winner.lock() = Some(holder.clone());
+            return Err(ClaimError::InUse(holder));
         }
         for number in numbers.into_iter().filter(|number| *number < self.number) {
             // An old claim does no harm; the next writer tries again.

@@ -103,7 +103,7 @@ async fn contend(location: Location, fight: Arc<Fight>, who: u32) {
             }
         };
         assert_eq!(error.kind(), ErrorKind::Stale, "{error}");
-        assert!(matches!(opened.role(), Role::Fenced(_)));
+        assert!(matches!(opened.role(), Role::Fenced(Some(_))), "it knows the other at once");
         for _ in 0..2 {
             let again = opened.tree.run(|view| create(view, "never")).await.expect_err("it has lost the volume");
             assert_eq!(again.kind(), ErrorKind::Stale, "it stays so: {again}");
