@@ -16,7 +16,7 @@ use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::{Arc, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use parking_lot::Mutex;
 
@@ -54,10 +54,31 @@ impl Tree {
             runtime: Some(Handle::current()),
             commit_age_ms: 0,
             sync_limit: Duration::ZERO,
+            follow_age: age,
         });
         let look_ms = (age.as_millis() as u64 / 8).clamp(*LOOK_MS.start(), *LOOK_MS.end());
         tokio::spawn(follow(Arc::downgrade(&tree), Duration::from_millis(look_ms)));
         Ok(tree)
+    }
+
+    /// Waits for SlateDB's next look at the store after it has failed a call of a reader, so that the call begins again;
+    /// once per call. If the machine slept for more than an hour, the writer may have removed files of the state that the
+    /// reader still shows.
+    ///
+    /// # Errors
+    /// `error`: it is not such a failure. The store answers at once that a file does not exist; an outage takes longer.
+    pub(super) async fn look_again(
+        &self,
+        began: Instant,
+        has_looked: &mut bool,
+        error: BackendError,
+    ) -> Result<(), BackendError> {
+        let is_following = self.state.lock().mode == Mode::Reader && error.kind() == ErrorKind::Io;
+        if !is_following || began.elapsed() >= self.follow_age || std::mem::replace(has_looked, true) {
+            return Err(error);
+        }
+        sleep(self.follow_age).await;
+        Ok(())
     }
 
     /// Whether it follows a writer. Then all changes fail with `ReadOnly`.

@@ -45,6 +45,7 @@ use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::clock;
 use crate::format::{Decode, Key, SegmentId, VolumeKey};
@@ -98,6 +99,8 @@ pub(crate) struct Tree {
     runtime: Option<Handle>,
     commit_age_ms: u64,
     sync_limit: Duration,
+    /// The state of a reader is at most so much older than that of the writer.
+    follow_age: Duration,
 }
 
 /// How one run of a call ended.
@@ -140,6 +143,7 @@ impl Tree {
             runtime: Some(Handle::current()),
             commit_age_ms: options.commit_age.as_millis() as u64,
             sync_limit: options.sync_limit,
+            follow_age: Duration::ZERO,
         });
         tokio::spawn(commit::run(Arc::downgrade(&tree), wake));
         tree.commit().await?;
@@ -237,11 +241,17 @@ impl Tree {
         mut operation: impl FnMut(&mut View<'_>) -> Result<T, Stop>,
     ) -> Result<T, BackendError> {
         let mut asking = Asking { tree: self, epoch: None, answers: Answers::default() };
-        let mut run = first;
+        let (mut run, mut has_looked) = (first, false);
         loop {
             match run {
                 Run::Done(answer) => return answer,
-                Run::Missing(questions) => asking.ask(questions).await?,
+                Run::Missing(questions) => {
+                    let began = Instant::now();
+                    if let Err(error) = asking.ask(questions).await {
+                        self.look_again(began, &mut has_looked, error).await?;
+                        asking.begin_again();
+                    }
+                }
                 Run::Forgotten => asking.begin_again(),
                 Run::Full => {
                     let room = self.room.notified();
@@ -382,6 +392,7 @@ impl Tree {
             runtime: None,
             commit_age_ms: 0,
             sync_limit: Duration::ZERO,
+            follow_age: Duration::ZERO,
         }
     }
 

@@ -9,6 +9,7 @@ use slackwater_sync::shim::Arc;
 use tokio::time::sleep;
 
 use super::rig::{Rig, block_on};
+use crate::layers::{Failure, Fault, Layered, Operation, Rule};
 use crate::names::{self, ROOT};
 use crate::tree::{Stop, Tree, View};
 
@@ -153,5 +154,31 @@ fn a_closed_reader_stops() {
         reader.close().await.expect("closes");
         let refused = reader.run(|view| names::lookup(view, a, OsStr::new("none"))).await;
         assert!(refused.is_err());
+    });
+}
+
+/// A reader whose machine has slept shows a state whose files the writer has removed, until SlateDB looks again.
+#[test]
+fn a_file_that_is_gone_is_looked_for_in_the_next_state() {
+    block_on(async {
+        let mut rig = Rig::new();
+        let fault = Arc::new(Fault::new());
+        rig.place.store = Arc::new(Layered::new(fault.clone(), rig.place.store.clone()));
+        let writer = rig.open().await;
+        let [a, _] = volume(&writer).await;
+        writer.base.as_ref().expect("it has a store").store_table().await.expect("stores");
+        let age = Duration::from_millis(300);
+        let find = |tree: Arc<Tree>| async move { tree.run(|view| names::lookup(view, a, OsStr::new("file"))).await };
+        let follow = || Tree::follow(rig.place.clone(), rig.options.salt, age);
+
+        let reader = follow().await.expect("follows");
+        fault.add(Rule::fail(Failure::NotFound).on(Operation::Get).under("compacted").next(1));
+        find(reader).await.expect("the call begins again");
+
+        let reader = follow().await.expect("follows");
+        fault.clear();
+        fault.add(Rule::fail(Failure::NotFound).on(Operation::Get).under("compacted"));
+        let error = find(reader).await.expect_err("the file is not there in the next state either");
+        assert_eq!(error.kind(), ErrorKind::Io);
     });
 }
