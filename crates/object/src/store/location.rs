@@ -104,7 +104,15 @@ impl Location {
         check_bucket(scheme, bucket)?;
         let bucket = bucket.to_owned();
         let place = match scheme {
-            "s3" => Place::S3 { bucket, endpoint: profile::endpoint(&environment) },
+            "s3" => {
+                let endpoint = profile::endpoint(&environment);
+                if endpoint.as_ref().is_some_and(|endpoint| endpoint.contains('@')) {
+                    return Err(bad(format!(
+                        "credentials in AWS_ENDPOINT_URL are refused, because messages name the endpoint. Set {S3_VARIABLES}"
+                    )));
+                }
+                Place::S3 { bucket, endpoint }
+            }
             "gs" => Place::Gcs { bucket },
             _ => Place::Azure { container: bucket, account: account(&environment) },
         };
@@ -390,6 +398,13 @@ mod tests {
             assert!(error.contains("environment"), "{error}");
             assert!(!error.contains("hunter2") && !error.contains("KEY:"), "{error}");
         }
+    }
+
+    #[test]
+    fn credentials_in_an_endpoint_are_refused_and_not_repeated() {
+        let environment = Environment::of([("AWS_ENDPOINT_URL", "https://KEY:hunter2@host")]);
+        let error = Location::parse_in("s3://bucket/x", environment).expect_err("refused").to_string();
+        assert!(error.contains("AWS_ENDPOINT_URL") && !error.contains("hunter2"), "{error}");
     }
 
     #[test]

@@ -31,7 +31,8 @@ impl Holder {
         };
         let age = |unix_ms: u64| now_unix_ms.saturating_sub(unix_ms);
         Self {
-            host: Some(record.process.host.clone()),
+            // It comes from the store, and is shown on terminals.
+            host: Some(record.process.host.escape_debug().to_string()),
             pid: record.process.pid,
             since_unix_ms: record.since_unix_ms,
             alive_age_ms: age(record.alive_unix_ms),
@@ -91,6 +92,13 @@ mod tests {
             "in use by pid 4711 on db1 since 2026-11-24 15:00:00 UTC (last sign of life 3 min ago, last commit 3 min \
              ago)"
         );
+    }
+
+    #[test]
+    fn a_host_cannot_command_a_terminal() {
+        let process = Process { host: "a\x1b[2Jb".into(), ..Process::current() };
+        let record = Record::new(&Token::new(), process, 0);
+        assert_eq!(Holder::of(Some(&record), 0).host.as_deref(), Some("a\\u{1b}[2Jb"));
     }
 
     #[test]
