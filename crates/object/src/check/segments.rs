@@ -161,7 +161,7 @@ impl Segments {
             findings.problems.retain(
                 |problem| !matches!(problem, Problem::LostExtent { segment, why: NO_RECORD, .. } if segment == id),
             );
-            // What cannot be counted may be used.
+            // Bytes that cannot be counted may be used.
             let live_bytes = if findings.lacks_extents { total_bytes } else { *used_bytes };
             let record = SegmentRecord { live_bytes, ..SegmentRecord::new(place, total_bytes) };
             findings.add(Problem::NoRecord { segment: *id, record });

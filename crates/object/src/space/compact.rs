@@ -80,7 +80,7 @@ impl Compactor {
     /// Makes one new segment of old ones, the oldest first. The caller commits.
     ///
     /// # Errors
-    /// The store's. What was moved is moved, and an object may be left that the collector removes.
+    /// The store's. Extents that were moved stay moved, and an object may be left that the collector removes.
     pub(super) async fn step(&mut self, tree: &Tree, segments: &Segments) -> Result<Compacted, BackendError> {
         if self.plan.is_empty() {
             self.plan = self.choose(tree).await?;

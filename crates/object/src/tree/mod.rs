@@ -45,7 +45,6 @@ use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use crate::clock;
 use crate::format::{Decode, Key, SegmentId, VolumeKey};
@@ -246,7 +245,7 @@ impl Tree {
             match run {
                 Run::Done(answer) => return answer,
                 Run::Missing(questions) => {
-                    let began = Instant::now();
+                    let began = tokio::time::Instant::now();
                     if let Err(error) = asking.ask(questions).await {
                         self.look_again(began, &mut has_looked, error).await?;
                         asking.begin_again();
