@@ -20,6 +20,7 @@
 
 mod bytes;
 mod creation;
+mod flags;
 mod handles;
 mod names;
 mod ranges;
@@ -131,6 +132,7 @@ rules! {
         removal_returns_the_node_with_its_remaining_links,
         a_removed_directory_accepts_no_names,
         a_symbolic_link_is_never_followed,
+        a_directory_has_a_parent_until_it_is_removed,
         a_rename_replaces_a_node_of_the_same_kind,
         a_no_replace_rename_fails_if_the_name_exists,
         an_exchange_swaps_two_names,
@@ -187,6 +189,12 @@ rules! {
         an_invalid_range_is_refused,
         data_and_holes_are_found,
         range_calls_on_other_node_kinds_are_refused,
+    }
+    flags {
+        flags_read_back_as_set,
+        flags_outlive_the_open_node,
+        a_protected_node_refuses_changes,
+        links_and_special_nodes_have_no_flags,
     }
     xattrs {
         a_value_is_read_back_until_it_is_removed,

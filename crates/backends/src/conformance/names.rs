@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use slackwater::ErrorKind;
-use slackwater::backend::{Call, Creator, NewNode, NodeKind, Removal, RenameMode};
+use slackwater::backend::{Call, Creator, NewNode, Node, NodeKind, Removal, RenameMode};
 
 use super::volume::{Volume, is_root};
 
@@ -173,6 +173,24 @@ pub(super) fn a_symbolic_link_is_never_followed(volume: &Volume) {
     }
     assert_eq!(volume.readlink(&root).err(), Some(ErrorKind::Invalid));
     assert_eq!(volume.readlink(&volume.file(&root, "file")).err(), Some(ErrorKind::Invalid));
+}
+
+pub(super) fn a_directory_has_a_parent_until_it_is_removed(volume: &Volume) {
+    let root = volume.root();
+    let parent = |dir: &Node| {
+        let dir = dir.clone();
+        volume.ask(|done| Call::Parent { dir, done }).map(|found| found.node.id())
+    };
+    let (outer, other) = (volume.directory(&root, "outer"), volume.directory(&root, "other"));
+    let inner = volume.directory(&outer, "inner");
+    assert_eq!(parent(&root), Err(ErrorKind::Stale), "the root");
+    assert_eq!(parent(&outer), Ok(root.id()));
+    assert_eq!(parent(&inner), Ok(outer.id()));
+    assert_eq!(volume.rename((&outer, "inner"), (&other, "moved"), RenameMode::Replace), Ok(()));
+    assert_eq!(parent(&inner), Ok(other.id()), "after a rename");
+    assert_eq!(volume.remove(&other, "moved", Removal::Directory), Ok(()));
+    assert_eq!(parent(&inner), Err(ErrorKind::Stale), "after its removal");
+    assert_eq!(parent(&volume.file(&root, "file")), Err(ErrorKind::NotDirectory));
 }
 
 pub(super) fn a_rename_replaces_a_node_of_the_same_kind(volume: &Volume) {

@@ -4,7 +4,7 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags, openat, statx};
 use rustix::io;
 use slackwater::ErrorKind;
 use slackwater::backend::{Found, Node, NodeKind};
@@ -29,7 +29,9 @@ impl Volume {
             return Err(ErrorKind::NotDirectory.into());
         }
         let root = which(&self.root).map_err(failed("statx"))?;
-        if which(&dir.path).map_err(failed("statx"))? == root {
+        let stat = stat(&dir.path).map_err(failed("statx"))?;
+        // The kernel still leads up from a removed directory.
+        if stat.stx_nlink == 0 || identity(&stat) == root {
             return Err(ErrorKind::Stale.into());
         }
         let parent = up(&dir.path).map_err(failed("openat"))?;
@@ -73,6 +75,13 @@ fn up(dir: &NodeFd) -> io::Result<NodeFd> {
 }
 
 fn which(dir: impl AsFd) -> io::Result<Which> {
-    let stat = statx(dir, c"", AtFlags::EMPTY_PATH, StatxFlags::INO)?;
-    Ok((device_of(&stat), stat.stx_ino))
+    Ok(identity(&stat(dir)?))
+}
+
+fn identity(stat: &Statx) -> Which {
+    (device_of(stat), stat.stx_ino)
+}
+
+fn stat(dir: impl AsFd) -> io::Result<Statx> {
+    statx(dir, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::NLINK)
 }
