@@ -15,6 +15,8 @@
 //! uses may be removed when `check` returns. A broken rule panics with the name of the rule, the call at which it
 //! broke, and the calls before it with their answers.
 //!
+//! Other tests of a backend can make their calls through a [`Volume`].
+//!
 //! A backend that does not offer some calls uses [`Rule::check_without`]. The suite then checks that it answers them with
 //! [`Unsupported`](slackwater::ErrorKind::Unsupported).
 
@@ -34,7 +36,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use slackwater::backend::{Backend, Call};
 use slackwater_sync::shim::Arc;
 
-use volume::{Lacking, Volume};
+use volume::Lacking;
+pub use volume::{Answer, Pending, PendingUnit, Volume};
 
 /// A property that every backend must have.
 #[derive(Copy, Clone)]

@@ -17,10 +17,14 @@ use slackwater_sync::Completion;
 use slackwater_sync::lock::{Mutex, Rank};
 use slackwater_sync::shim::Arc;
 
-pub(crate) type Answer<T> = Result<T, ErrorKind>;
+/// The answer to a call.
+pub type Answer<T> = Result<T, ErrorKind>;
 
-/// Far longer than any call takes, so that a lost answer fails a test instead of hanging it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a waiting call looks whether the backend is still there.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// A minute: far longer than any call takes, so that a lost answer fails a test instead of hanging it.
+const LOOKS: u32 = 30_000;
 
 /// How many of the last calls a broken rule reports.
 const REPORTED_CALLS: usize = 8;
@@ -28,10 +32,14 @@ const REPORTED_CALLS: usize = 8;
 /// A leaf. Above the ranks of a backend, which may answer a call under a lock of its own.
 const ANSWERS: Rank = Rank::new(90, "conformance");
 
+/// Whether the backend answers no further calls.
+type IsGone = dyn Fn() -> bool + Send + Sync;
+
 /// A backend under test, with frames for its units.
-pub(crate) struct Volume {
+pub struct Volume {
     pub(crate) backend: Arc<dyn Backend>,
     lacks: fn(&Call) -> bool,
+    is_gone: Arc<IsGone>,
     calls: Arc<Mutex<Calls>>,
     arena: Arc<Arena>,
 }
@@ -91,10 +99,11 @@ impl Calls {
 }
 
 /// An answer that is on its way.
-pub(crate) struct Pending<T> {
+pub struct Pending<T> {
     call: &'static str,
     /// Whether the test declares that the backend lacks the call.
     is_lacking: bool,
+    is_gone: Arc<IsGone>,
     place: Arc<Place<T>>,
 }
 
@@ -105,9 +114,22 @@ struct Place<T> {
 }
 
 impl<T> Pending<T> {
-    pub(crate) fn wait(self) -> Result<T, BackendError> {
-        let (call, late) = (self.call, self.place.is_there.wait_timeout(PATIENCE));
-        assert!(!late, "`{call}` is not answered within {PATIENCE:?}: every call must be answered (B2)");
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// The call's own; `Abandoned` if the backend is [gone](Volume::until_gone) and has not answered.
+    ///
+    /// # Panics
+    /// If the answer does not arrive within a minute.
+    pub fn wait(self) -> Result<T, BackendError> {
+        let (call, mut looks) = (self.call, 0);
+        while self.place.is_there.wait_timeout(LOOK) {
+            if (self.is_gone)() {
+                return Err(ErrorKind::Abandoned.into());
+            }
+            looks += 1;
+            assert!(looks < LOOKS, "`{call}` is not answered within a minute: every call must be answered (B2)");
+        }
         let answer = self.place.answer.lock().take().expect("it is there");
         if self.is_lacking {
             let kind = answer.as_ref().err().map(BackendError::kind);
@@ -120,21 +142,42 @@ impl<T> Pending<T> {
 }
 
 /// A write or read that is on its way, and its frames.
-pub(crate) struct PendingUnit {
+pub struct PendingUnit {
     pending: Pending<usize>,
     arena: Arc<Arena>,
     frames: Vec<FrameId>,
 }
 
 impl Volume {
-    pub(crate) fn new(backend: Arc<dyn Backend>) -> Self {
+    /// A volume of `backend`.
+    ///
+    /// # Panics
+    /// Without memory for an arena.
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
         Self::without(backend, |_| false)
+    }
+
+    /// Calls that have no answer when `is_gone` becomes true are `Abandoned`.
+    #[must_use]
+    pub fn until_gone(self, is_gone: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { is_gone: Arc::new(is_gone), ..self }
+    }
+
+    /// Whether calls have no answer any more.
+    pub fn is_gone(&self) -> bool {
+        (self.is_gone)()
     }
 
     /// A volume of a backend without the calls for which `lacks` is true.
     pub(crate) fn without(backend: Arc<dyn Backend>, lacks: fn(&Call) -> bool) -> Self {
         let arena = Arena::create(&ArenaConfig::memfd(16 << 20)).expect("memory for an arena");
-        Self { backend, lacks, calls: Arc::new(Mutex::new(ANSWERS, Calls::default())), arena }
+        Self {
+            backend,
+            lacks,
+            is_gone: Arc::new(|| false),
+            calls: Arc::new(Mutex::new(ANSWERS, Calls::default())),
+            arena,
+        }
     }
 
     /// The name of the last call, and below it the last calls with their answers.
@@ -142,7 +185,8 @@ impl Volume {
         self.calls.lock().report()
     }
 
-    pub(crate) fn submit<T: Send + 'static>(&self, call: impl FnOnce(Done<T>) -> Call) -> Pending<T> {
+    /// Submits a call, without waiting for its answer.
+    pub fn submit<T: Send + 'static>(&self, call: impl FnOnce(Done<T>) -> Call) -> Pending<T> {
         let place = Arc::new(Place { answer: Mutex::new(ANSWERS, None), is_there: Completion::new() });
         let number = self.calls.lock().begin();
         let (calls, arrives) = (self.calls.clone(), place.clone());
@@ -155,10 +199,14 @@ impl Volume {
         let (name, is_lacking) = (call.name(), (self.lacks)(&call));
         self.calls.lock().get(number).into_iter().for_each(|call| call.name = name);
         self.backend.submit(call);
-        Pending { call: name, is_lacking, place }
+        Pending { call: name, is_lacking, is_gone: self.is_gone.clone(), place }
     }
 
-    pub(crate) fn ask<T: Send + 'static>(&self, call: impl FnOnce(Done<T>) -> Call) -> Answer<T> {
+    /// Submits a call and waits for its answer.
+    ///
+    /// # Errors
+    /// As [`Pending::wait`].
+    pub fn ask<T: Send + 'static>(&self, call: impl FnOnce(Done<T>) -> Call) -> Answer<T> {
         self.submit(call).wait().map_err(|error| error.kind())
     }
 
@@ -315,8 +363,11 @@ impl Volume {
         self.ask(|done| Call::Statfs { done }).expect("a volume has a size")
     }
 
-    /// Submits a write of `bytes`. Its frames lie in reverse order, so that each is a slice of its own.
-    pub(crate) fn submit_write(&self, node: &Node, offset_bytes: u64, bytes: &[u8]) -> PendingUnit {
+    /// Submits a write of `bytes`. Its frames are in reverse order, so that each is a slice of its own.
+    ///
+    /// # Panics
+    /// If too few frames are free.
+    pub fn submit_write(&self, node: &Node, offset_bytes: u64, bytes: &[u8]) -> PendingUnit {
         let frames = self.frames(bytes.len());
         let mut gather = Gather::new(self.arena.clone(), frames.len());
         for (frame, bytes) in frames.iter().zip(bytes.chunks(FRAME_BYTES)) {
@@ -343,7 +394,13 @@ impl Volume {
     }
 
     /// Reads whole pages from `offset_bytes` on; the answer ends where the file does.
-    pub(crate) fn read(&self, node: &Node, offset_bytes: u64, len_bytes: usize) -> Answer<Vec<u8>> {
+    ///
+    /// # Errors
+    /// As [`Pending::wait`].
+    ///
+    /// # Panics
+    /// If too few frames are free.
+    pub fn read(&self, node: &Node, offset_bytes: u64, len_bytes: usize) -> Answer<Vec<u8>> {
         let frames = self.frames(len_bytes);
         let mut scatter = Scatter::new(self.arena.clone(), frames.len());
         for frame in &frames {
@@ -353,7 +410,8 @@ impl Volume {
         let node = node.clone();
         let pending = self.submit(|done| Call::Read(ReadUnit::detached(node, offset_bytes, scatter, len_bytes, done)));
         let (count, bytes) = PendingUnit { pending, arena: self.arena.clone(), frames }.wait();
-        Ok(bytes[..count?].to_vec())
+        let count = count?;
+        Ok(bytes[..count].to_vec())
     }
 
     fn frames(&self, len_bytes: usize) -> Vec<FrameId> {
@@ -365,9 +423,13 @@ impl Volume {
 }
 
 impl PendingUnit {
-    /// The answer, and the bytes of the frames.
-    pub(crate) fn wait(self) -> (Answer<usize>, Vec<u8>) {
+    /// Waits for the number of bytes moved; and for the bytes of the frames, unless the unit is `Abandoned`: its frames
+    /// stay with the backend.
+    pub fn wait(self) -> (Answer<usize>, Vec<u8>) {
         let answer = self.pending.wait().map_err(|error| error.kind());
+        if answer == Err(ErrorKind::Abandoned) {
+            return (answer, Vec::new());
+        }
         let page = |frame: &FrameId| self.arena.read(*frame).to_vec();
         let bytes = self.frames.iter().flat_map(page).collect();
         self.frames.into_iter().for_each(|frame| self.arena.free(frame));

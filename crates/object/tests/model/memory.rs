@@ -20,7 +20,7 @@ impl Subject for Memory {
         Some(self.0.clone())
     }
 
-    fn cut(&self) -> Box<dyn Fn() -> bool> {
+    fn cut(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
         Box::new(|| false)
     }
 

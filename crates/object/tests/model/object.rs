@@ -57,7 +57,7 @@ impl Subject for Object {
         }
     }
 
-    fn cut(&self) -> Box<dyn Fn() -> bool> {
+    fn cut(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
         let fault = self.fault.clone();
         Box::new(move || fault.is_crashed())
     }

@@ -4,16 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use slackwater::ErrorKind;
-use slackwater::backend::{AttrChange, Backend, Call, FileHandle, Found, Node};
+use slackwater::backend::{AttrChange, Backend, Call, Done, FileHandle, Found, Node, SyncScope, XattrMode};
+use slackwater_backends::conformance::{Answer, Volume};
 
 use crate::history::{Dice, LARGE, PAGE, Tally};
-use crate::port::{Answer, Failed, Port, Walk};
 use crate::tree::{Change, Id, ROOT, Tree, difference, unlike_bytes};
+use crate::walk::{Walk, walk};
 
 /// Requests until a crash, at most: more than a life makes.
 const REQUESTS: u64 = 60;
 /// Crashes during one recovery, at most.
 const CRASHES_IN_A_ROW: u64 = 3;
+
+/// The answer of a call that was under way when the store went away: it may or may not have been made.
+const UNKNOWN: ErrorKind = ErrorKind::Abandoned;
 
 /// A store with a volume, and the backend on it.
 pub(crate) trait Subject: Sized {
@@ -28,7 +32,7 @@ pub(crate) trait Subject: Sized {
     fn open(&mut self, cut_after: Option<u64>) -> Option<Arc<dyn Backend>>;
 
     /// A function that returns whether the store is gone.
-    fn cut(&self) -> Box<dyn Fn() -> bool>;
+    fn cut(&self) -> Box<dyn Fn() -> bool + Send + Sync>;
 
     /// The machine crashed: nothing but the store is left.
     fn lose_memory(&mut self);
@@ -50,7 +54,7 @@ pub(crate) trait Subject: Sized {
 pub(crate) struct World<S> {
     subject: S,
     /// `None` only between two processes.
-    port: Option<Port>,
+    volume: Option<Volume>,
     open: BTreeMap<Id, Node>,
     handles: BTreeMap<Id, FileHandle>,
     tree: Tree,
@@ -67,12 +71,12 @@ impl<S: Subject> World<S> {
     pub(crate) fn new(dice: &mut Dice) -> Self {
         let mut subject = S::new();
         let backend = subject.open(None).expect("the store is there");
-        let port = Port::new(backend, subject.cut());
-        let root = port.root().expect("a new volume has a root");
+        let volume = Volume::new(backend).until_gone(subject.cut());
+        let root = volume.ask(|done| Call::Root { done }).expect("a new volume has a root");
         let tree = Tree::new(root.attr.mode & 0o7777);
         let mut world = Self {
             subject,
-            port: Some(port),
+            volume: Some(volume),
             open: BTreeMap::new(),
             handles: BTreeMap::new(),
             moments: vec![tree.clone()],
@@ -91,7 +95,7 @@ impl<S: Subject> World<S> {
     }
 
     pub(crate) fn is_cut(&self) -> bool {
-        self.port().is_cut()
+        self.volume().is_gone()
     }
 
     /// Whether the process waits for an answer that never comes.
@@ -99,8 +103,8 @@ impl<S: Subject> World<S> {
         !self.unknown.is_empty()
     }
 
-    fn port(&self) -> &Port {
-        self.port.as_ref().expect("a process between two calls")
+    fn volume(&self) -> &Volume {
+        self.volume.as_ref().expect("a process between two calls")
     }
 
     fn know(&mut self, id: Id, found: Found) {
@@ -114,11 +118,14 @@ impl<S: Subject> World<S> {
             return Ok(node.clone());
         }
         let found = match self.handles.get(&id) {
-            Some(handle) => self.port().reopen(handle.clone())?,
+            Some(handle) => {
+                let handle = handle.clone();
+                self.volume().ask(|done| Call::Reopen { handle, id: None, done })?
+            }
             None => {
                 let (dir, name) = self.tree.name_of(id).expect("a node without a name stays open");
-                let dir = self.node(dir)?;
-                self.port().lookup(&dir, name)?
+                let (dir, name) = (self.node(dir)?, name.into());
+                self.volume().ask(|done| Call::Lookup { dir, name, done })?
             }
         };
         let node = found.node.clone();
@@ -132,14 +139,21 @@ impl<S: Subject> World<S> {
         assert!(self.is_faulty || self.is_cut(), "{what} fails with {kind:?}");
     }
 
+    /// A call has no answer: the process makes no further one, and has left the volume in one of these `states`.
+    #[track_caller]
+    fn stop(&mut self, states: Vec<Tree>) {
+        assert!(self.is_cut(), "a call is abandoned, and the store is there");
+        self.unknown = states;
+    }
+
     /// Makes a call that changes the volume.
     pub(crate) fn change(&mut self, change: &Change) {
         let mut after = self.tree.clone();
         let expected = after.apply(change);
         match (self.call(change), expected) {
-            (Err(Failed::Unknown), _) => self.unknown = vec![self.tree.clone(), after],
-            (Err(Failed::With(kind)), Ok(_)) => self.failed(&format!("{change:?}"), kind),
-            (Err(Failed::With(_)), Err(_)) => self.tally.refused += 1,
+            (Err(UNKNOWN), _) => self.stop(vec![self.tree.clone(), after]),
+            (Err(kind), Ok(_)) => self.failed(&format!("{change:?}"), kind),
+            (Err(_), Err(_)) => self.tally.refused += 1,
             (Ok(_), Err(_)) => panic!("{change:?} should be refused"),
             (Ok(found), Ok(made)) => {
                 if let (Some(found), Some(made)) = (found, made) {
@@ -169,25 +183,25 @@ impl<S: Subject> World<S> {
         match change.clone() {
             Change::Make { dir, name, what, mode } => {
                 let (dir, name) = (self.node(dir)?, name.into());
-                self.port().ask(|done| Call::Make { dir, name, what, mode, creator: None, done }).map(Some)
+                self.volume().ask(|done| Call::Make { dir, name, what, mode, creator: None, done }).map(Some)
             }
             Change::Tmpfile { dir } => {
                 let dir = self.node(dir)?;
-                self.port().ask(|done| Call::Tmpfile { dir, mode: 0o600, creator: None, done }).map(Some)
+                self.volume().ask(|done| Call::Tmpfile { dir, mode: 0o600, creator: None, done }).map(Some)
             }
             Change::Link { node, dir, name } => {
                 let (node, dir, name) = (self.node(node)?, self.node(dir)?, name.into());
-                self.port().ask(|done| Call::Link { node, dir, name, done }).map(|_| None)
+                self.volume().ask(|done| Call::Link { node, dir, name, done }).map(|_| None)
             }
             Change::Remove { dir, name, removal } => {
                 self.keep_open(dir, &name)?;
                 let (dir, name) = (self.node(dir)?, name.into());
-                self.port().ask(|done| Call::Remove { dir, name, removal, done }).map(|_| None)
+                self.volume().ask(|done| Call::Remove { dir, name, removal, done }).map(|_| None)
             }
             Change::Rename { from: (from_dir, from), to: (to_dir, to), mode } => {
                 self.keep_open(to_dir, &to)?;
                 let (from_dir, to_dir, from, to) = (self.node(from_dir)?, self.node(to_dir)?, from.into(), to.into());
-                self.port().ask(|done| Call::Rename { from_dir, from, to_dir, to, mode, done }).map(|()| None)
+                self.volume().ask(|done| Call::Rename { from_dir, from, to_dir, to, mode, done }).map(|()| None)
             }
             Change::Chmod { node, mode } => self.set(node, AttrChange { mode: Some(mode), ..AttrChange::default() }),
             Change::Resize { node, size } => {
@@ -196,20 +210,19 @@ impl<S: Subject> World<S> {
             Change::Range { node, mode, offset: offset_bytes, len: len_bytes } => {
                 let node = self.node(node)?;
                 let call = |done| Call::Fallocate { node, mode, offset_bytes, len_bytes, done };
-                self.port().ask(call).map(|_| None)
+                self.volume().ask(call).map(|_| None)
             }
             Change::SetXattr { node, name, value } => {
-                let node = self.node(node)?;
-                self.port().set_xattr(&node, &name, &value).map(|()| None)
+                let (node, name, mode) = (self.node(node)?, name.into(), XattrMode::Set);
+                self.volume().ask(|done| Call::Setxattr { node, name, value, mode, done }).map(|_| None)
             }
             Change::RemoveXattr { node, name } => {
                 let (node, name) = (self.node(node)?, name.into());
-                self.port().ask(|done| Call::Removexattr { node, name, done }).map(|_| None)
+                self.volume().ask(|done| Call::Removexattr { node, name, done }).map(|_| None)
             }
             Change::Write { node, offset, bytes } => {
                 let node = self.node(node)?;
-                let unit = self.port().submit_write(&node, offset, &bytes);
-                let (count, _) = self.port().wait_unit(unit)?;
+                let count = self.volume().submit_write(&node, offset, &bytes).wait().0?;
                 assert_eq!(count, bytes.len(), "a short write");
                 Ok(None)
             }
@@ -218,7 +231,7 @@ impl<S: Subject> World<S> {
 
     fn set(&mut self, node: Id, change: AttrChange) -> Answer<Option<Found>> {
         let node = self.node(node)?;
-        self.port().ask(|done| Call::Setattr { node, change, done }).map(|_| None)
+        self.volume().ask(|done| Call::Setattr { node, change, done }).map(|_| None)
     }
 
     /// A node that is about to lose a name stays open, so that it can be read without one.
@@ -235,18 +248,18 @@ impl<S: Subject> World<S> {
         for write in writes {
             let Change::Write { node, offset, bytes } = write else { unreachable!("writes alone") };
             match self.node(*node) {
-                Ok(node) => units.push((self.port().submit_write(&node, *offset, bytes), write)),
-                Err(Failed::With(kind)) => self.failed("reopening", kind),
-                Err(Failed::Unknown) => self.unknown = vec![self.tree.clone()],
+                Ok(node) => units.push((self.volume().submit_write(&node, *offset, bytes), write)),
+                Err(UNKNOWN) => self.stop(vec![self.tree.clone()]),
+                Err(kind) => self.failed("reopening", kind),
             }
         }
-        let sync = syncs.then(|| self.port().submit_sync(None));
+        let sync = syncs.then(|| self.volume().submit(|done| Call::SyncVolume { done }));
         // After a crash, and after a kill: a write with an answer survives that.
         let (mut states, mut left) = (vec![self.tree.clone()], vec![self.tree.clone()]);
         let mut is_unknown = false;
         for (unit, write) in units {
-            let answer = self.port().wait_unit(unit);
-            if let Err(Failed::With(kind)) = answer {
+            let (answer, _) = unit.wait();
+            if let Some(kind) = answer.err().filter(|kind| *kind != UNKNOWN) {
                 self.failed(&format!("{write:?}"), kind);
                 continue;
             }
@@ -267,16 +280,16 @@ impl<S: Subject> World<S> {
                 is_unknown = true;
             }
         }
-        match sync.map(|sync| self.port().wait(sync)) {
+        match sync.map(|sync| sync.wait().map_err(|error| error.kind())) {
             // It covers what was answered before it was submitted.
             Some(Ok(())) => self.moments = Vec::new(),
-            Some(Err(Failed::With(kind))) => self.failed("a sync", kind),
-            Some(Err(Failed::Unknown)) => is_unknown = true,
+            Some(Err(UNKNOWN)) => is_unknown = true,
+            Some(Err(kind)) => self.failed("a sync", kind),
             None => {}
         }
         self.tally.together += 1;
         if is_unknown {
-            self.unknown = left;
+            self.stop(left);
         }
         self.moments.extend(states);
         self.moments.push(self.tree.clone());
@@ -284,20 +297,24 @@ impl<S: Subject> World<S> {
 
     pub(crate) fn sync(&mut self, node: Option<Id>) {
         let node = node.map(|id| self.node(id)).transpose();
-        let answer = node.and_then(|node| self.port().wait(self.port().submit_sync(node.as_ref())));
+        let sync = |node: Option<Node>, done: Done<()>| match node {
+            Some(node) => Call::Sync { node, scope: SyncScope::All, done },
+            None => Call::SyncVolume { done },
+        };
+        let answer = node.and_then(|node| self.volume().ask(|done| sync(node, done)));
         match answer {
             Ok(()) => {
                 self.tally.syncs += 1;
                 self.moments = vec![self.tree.clone()];
             }
-            Err(Failed::With(kind)) => self.failed("a sync", kind),
-            Err(Failed::Unknown) => self.unknown = vec![self.tree.clone()],
+            Err(UNKNOWN) => self.stop(vec![self.tree.clone()]),
+            Err(kind) => self.failed("a sync", kind),
         }
     }
 
     pub(crate) fn check_read(&mut self, node: Id, offset: u64, len: u64) {
         let (from, len) = (offset / PAGE * PAGE, len.next_multiple_of(PAGE));
-        let answer = self.node(node).and_then(|node| self.port().read(&node, from, len as usize));
+        let answer = self.node(node).and_then(|node| self.volume().read(&node, from, len as usize));
         match answer {
             Ok(found) => {
                 let bytes = self.tree.bytes(node).expect("a file");
@@ -307,8 +324,8 @@ impl<S: Subject> World<S> {
                 assert!(unlike.is_none(), "read of node {node} at {from}: {}", unlike.unwrap_or_default());
                 self.tally.reads += 1;
             }
-            Err(Failed::With(kind)) => self.failed("a read", kind),
-            Err(Failed::Unknown) => self.unknown = vec![self.tree.clone()],
+            Err(UNKNOWN) => self.stop(vec![self.tree.clone()]),
+            Err(kind) => self.failed("a read", kind),
         }
     }
 
@@ -367,7 +384,7 @@ impl<S: Subject> World<S> {
     fn end_process(&mut self) {
         self.tally.cuts += u64::from(self.is_cut());
         self.open.clear();
-        self.port = None;
+        self.volume = None;
     }
 
     /// Starts a process, which finds one of the `allowed` states; or one of all moments, if the memory of the machine is
@@ -378,14 +395,14 @@ impl<S: Subject> World<S> {
         for attempt in 0.. {
             let may_cut = S::CRASHES && attempt < CRASHES_IN_A_ROW && dice.chance(2);
             if let Some(backend) = self.subject.open(may_cut.then(|| dice.below(REQUESTS))) {
-                let port = Port::new(backend, self.subject.cut());
-                match port.walk() {
+                let volume = Volume::new(backend).until_gone(self.subject.cut());
+                match walk(&volume) {
                     Ok(found) => {
-                        self.port = Some(port);
+                        self.volume = Some(volume);
                         self.adopt(found, &allowed, memory_is_lost);
                         return;
                     }
-                    Err(failed) => assert!(port.is_cut(), "a walk of the new process: {failed:?}"),
+                    Err(kind) => assert!(volume.is_gone(), "a walk of the new process fails with {kind:?}"),
                 }
             }
             self.tally.cuts += 1;
@@ -429,17 +446,17 @@ impl<S: Subject> World<S> {
         self.end_process();
         let allowed = if self.is_stuck() { self.unknown.clone() } else { vec![self.tree.clone()] };
         let backend = self.subject.open(None).expect("the store is there");
-        let port = Port::new(backend, self.subject.cut());
-        let found = port.walk().expect("the store is there");
-        self.port = Some(port);
+        let volume = Volume::new(backend).until_gone(self.subject.cut());
+        let found = walk(&volume).expect("the store is there");
+        self.volume = Some(volume);
         self.adopt(found, &allowed, false);
         self.end_process();
         self.subject.close().expect("the store is there");
         self.subject.check();
         let backend = self.subject.open(None).expect("the store is there");
-        let port = Port::new(backend, self.subject.cut());
-        let found = port.walk().expect("the store is there");
-        self.port = Some(port);
+        let volume = Volume::new(backend).until_gone(self.subject.cut());
+        let found = walk(&volume).expect("the store is there");
+        self.volume = Some(volume);
         let tree = self.tree.clone();
         self.adopt(found, &[tree], false);
         self.end_process();
