@@ -28,8 +28,6 @@ mod mount_flags;
 #[allow(dead_code, reason = "a part of what other test programs use")]
 #[path = "../../../fuse/tests/needs/mod.rs"]
 mod needs;
-#[cfg(feature = "object")]
-mod object_kills;
 mod other_users;
 #[path = "../rig/mod.rs"]
 mod rig;
@@ -42,21 +40,4 @@ mod tenants;
 mod top;
 mod unprivileged;
 
-/// How often a test repeats what happens at random: `default`, or the value of the variable.
-pub(crate) fn runs(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|runs| runs.parse().ok()).unwrap_or(default)
-}
-
-/// `count` bytes that differ between positions and between seeds.
-pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(count + 8);
-    while bytes.len() < count {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(count);
-    bytes
-}
+use rig::{bytes, runs};

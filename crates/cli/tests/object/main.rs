@@ -4,13 +4,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod crashes;
 mod daemon;
+mod fights;
+mod kills;
 mod lifecycle;
 mod maintenance;
 #[allow(dead_code, reason = "a part of what other test programs use")]
 #[path = "../../../fuse/tests/needs/mod.rs"]
 mod needs;
+mod programs;
 mod readers;
 mod refusals;
 #[path = "../rig/mod.rs"]

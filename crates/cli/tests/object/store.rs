@@ -76,6 +76,22 @@ impl Store {
         names.map(|name| name.into_string().unwrap()).collect()
     }
 
+    /// The machine crashed: no arena and no local log is left.
+    pub(crate) fn lose_memory(&self) {
+        self.left().iter().for_each(|name| self.lose(name));
+    }
+
+    /// The arena of a mount at `mountpoint` is lost, with its local log.
+    pub(crate) fn lose_arena(&self, mountpoint: &Path) {
+        let stem = mountpoint.file_name().unwrap().to_string_lossy() + ".";
+        self.left().iter().filter(|name| name.starts_with(&*stem)).for_each(|name| self.lose(name));
+    }
+
+    fn lose(&self, name: &str) {
+        let path = self.memory.join(name);
+        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+    }
+
     /// New mount points, with names that no other store of the test uses.
     pub(crate) fn mountpoints<const N: usize>(&self, scratch: &Scratch) -> [PathBuf; N] {
         let kind = if self.objects.is_some() { "directory" } else { "s3" };

@@ -298,3 +298,22 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// How often a test repeats what happens at random: `default`, or the value of the variable.
+pub(crate) fn runs(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|runs| runs.parse().ok()).unwrap_or(default)
+}
+
+/// `count` bytes that differ between positions and between seeds.
+pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(count + 8);
+    while bytes.len() < count {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(count);
+    bytes
+}
