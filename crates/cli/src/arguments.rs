@@ -57,9 +57,9 @@ pub(crate) enum Command {
     Top(TopArguments),
     /// Make an empty volume in an object store
     Mkfs(MkfsArguments),
-    /// Check an object volume that is not mounted, and repair it
+    /// Check an object volume, and repair it
     Fsck(FsckArguments),
-    /// Delete what no file of an object volume uses
+    /// Delete unused objects of an object volume that is not mounted
     Gc(GcArguments),
     /// Check this machine, or an object store, and say what each missing feature affects
     #[command(after_help = DOCTOR_NOTES)]
@@ -368,7 +368,7 @@ pub(crate) struct GcArguments {
     /// Show what would be deleted, and delete nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Keep objects that are younger than this: a writer may be about to use them
+    /// Keep objects that became unused more recently: readers may still need them
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
     pub(crate) grace: Duration,
     /// Print JSON

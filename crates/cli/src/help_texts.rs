@@ -95,7 +95,8 @@ Reads the whole tree of the volume, and compares it with the objects in
 the store: every name leads to a file, every file has a name, and all
 data that a file needs exists. Changes nothing without --repair, which
 needs a volume that is not mounted for writing. A mounted volume is
-checked as its last commit left it.
+checked as its last commit left it. If the last writer died, mount and
+unmount the volume before --repair.
 
 Exit status, as of fsck(8):
   0  no errors
@@ -110,9 +111,9 @@ Examples:
   slackwater fsck file:///srv/objects --data --json";
 
 pub(crate) const GC_NOTES: &str = "\
-A mounted volume collects by itself. This command is for a volume that
-is no longer mounted, and for objects that a process left when it died.
-It is safe beside a writer and readers.
+A mounted volume deletes such objects itself, and this command refuses a
+volume that is mounted for writing. If the last writer died, mount and
+unmount the volume first. Readers that follow within --grace are safe.
 
 Examples:
   slackwater gc s3://bucket/volume --dry-run
@@ -130,9 +131,9 @@ Examples:
 pub(crate) const DAEMON_NOTES: &str = "\
 SIGTERM or Ctrl-C writes everything back, unmounts all volumes and ends
 the daemon. Ctrl-C leaves volumes that are in use mounted; SIGTERM
-unmounts them too. After SIGTERM, a volume whose source directory
-accepts nothing for 30 s is given up: its unwritten data stays in the
-cache, and the next daemon writes it back.
+unmounts them too. After SIGTERM, a volume whose source accepts nothing
+for 30 s is given up: its unwritten data stays in the cache, and the
+next daemon writes it back.
 
 The configuration file is TOML:
 
@@ -200,8 +201,8 @@ Examples:
 
 pub(crate) const MOUNT_NOTES: &str = "\
 Unmounting: Ctrl-C or SIGTERM writes everything back and unmounts. After
-SIGTERM the process also ends, with status 7, if the source directory
-accepts nothing for 30 s; the next mount writes the rest back. umount(8)
+SIGTERM the process also ends, with status 7, if the source accepts
+nothing for 30 s; the next mount writes the rest back. umount(8)
 and fusermount3 -u lose nothing either: the process ends once everything
 is written back.
 
@@ -228,9 +229,9 @@ the processes that use it. Ctrl-C only stops watching: the unmount goes
 on until its deadline.
 
 With --force, the mount point is free at the deadline even if the source
-directory hangs or another mount namespace holds the volume. Data not
-written back by then stays in the cache: the status is 7, and the next
-mount of the source directory writes it back.
+hangs or another mount namespace holds the volume. Data not written back
+by then stays in the cache: the status is 7, and the next mount of the
+source writes it back.
 
 Examples:
   slackwater umount /mnt/data

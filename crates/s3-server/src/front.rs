@@ -56,7 +56,7 @@ impl Front {
         lock(&self.requests).get(method).copied().unwrap_or_default()
     }
 
-    /// Serves connections for ever.
+    /// Serves connections until it is cancelled.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
         loop {
             // A connection that broke before it was accepted is no reason to stop.

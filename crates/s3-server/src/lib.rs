@@ -1,12 +1,12 @@
 //! A local S3 server for tests and experiments.
 //!
-//! It is `s3s-fs` behind a front of ours. From a test in this process:
+//! It is `s3s-fs` with a front that adds what the list below names. From a test in this process:
 //!
 //! ```no_run
 //! use slackwater_s3_server::Server;
 //!
 //! let server = Server::start().expect("a free port on loopback");
-//! for (name, value) in server.environment() { /* keys and endpoint, for object_store or another program */ }
+//! for (name, value) in server.environment() { /* keys and endpoint, for a program that uses the server */ }
 //! // The bucket `test` exists: s3://test/some/prefix.
 //! server.set_delay(std::time::Duration::from_millis(30));
 //! ```
@@ -15,17 +15,17 @@
 //! prints the environment as lines `NAME=VALUE`, then an empty line, and serves until its standard input ends.
 //!
 //! # Additions of the front
-//! - Conditional writes are atomic. `s3s-fs` looks first and writes then, so two writers could both create an object.
-//!   Here requests on one key take turns, and reads of a key wait for its writes.
-//! - A delay before each request is looked at, as a distant store has it. Parallel requests do not delay each other.
-//! - Scripted answers: an error with its XML, a lost reply of a request that succeeded, or no answer at all.
+//! - Conditional writes are atomic. `s3s-fs` checks the condition before it writes, so two writers could both create an
+//!   object. The front carries out writes of one key one after the other, and reads of the key wait for them.
+//! - A delay before each request, like that of a distant store. Parallel requests do not delay each other.
+//! - Scripted answers: an error, a lost reply to a request that succeeded, a closed connection, or no answer.
 //! - Counts of requests, by method.
 //!
 //! # Features and limits of `s3s-fs`
 //! It checks signatures and clocks, and has create-only and if-match PUT, ranged GET, HEAD, LIST with pages, bulk
-//! DELETE, multipart uploads and user metadata. Keys of more than about 150 bytes fail, because it keeps
-//! metadata in files named after the key. A page of a listing reads the whole bucket. Nothing is synced to disk. There
-//! is no listing of unfinished multipart uploads.
+//! DELETE, multipart uploads and user metadata. Keys of more than about 150 bytes fail, because it keeps metadata in
+//! files that are named after the key. Each page of a listing reads the whole bucket. Nothing is synced to disk.
+//! Unfinished multipart uploads cannot be listed.
 
 mod front;
 mod script;
@@ -111,13 +111,13 @@ impl Server {
                     _ = stopped => {}
                 }
             });
-            // Requests that hang by script would keep it for ever.
+            // Requests that a script lets hang never end.
             runtime.shutdown_background();
         })?;
         Ok(Self { address, root, owns_root, front, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -127,7 +127,7 @@ impl Server {
         &self.root
     }
 
-    /// The variables with which `object_store`, the AWS command line and others find it.
+    /// The variables with which `object_store`, the AWS command line and other programs find it.
     pub fn environment(&self) -> [(&'static str, String); 5] {
         [
             ("AWS_ACCESS_KEY_ID", ACCESS_KEY.to_owned()),
@@ -148,7 +148,7 @@ impl Server {
         self.front.script(script);
     }
 
-    /// Removes all scripts. Requests that hang stay so.
+    /// Removes all scripts. Requests that hang already do not continue.
     pub fn clear_scripts(&self) {
         self.front.clear_scripts();
     }

@@ -3,13 +3,13 @@
 /// The server's treatment of a request.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// This status and body, without looking at the request. Some errors are 200 with an error inside.
+    /// This status and body; the request is not carried out. S3 reports some errors in the body of a 200.
     Status(u16, String),
     /// The request is carried out, and then the connection is closed without an answer.
     LoseReply,
     /// The connection is closed, and the request is not carried out.
     Disconnect,
-    /// No answer ever; the request is not carried out.
+    /// No answer; the request is not carried out.
     Hang,
 }
 

@@ -125,10 +125,10 @@ pub(super) static VOLUME: [Metric<Status>; 27] = [
 #[rustfmt::skip]
 pub(super) static OBJECT: [Metric<ObjectStatus>; 10] = [
     metric("slackwater_object_fenced", Plain, Gauge, "1 after another process has taken the volume over", |it| flag(it.role == ObjectRole::Fenced)),
-    metric("slackwater_object_last_commit_age", Seconds, GaugeMax, "Time since the last commit; for a reader, the age of its view of the writer", |it| seconds(it.last_commit_ms?)),
-    metric("slackwater_object_commits", Plain, Counter, "Commits of names, attributes and the map of files", |it| number(it.commits)),
+    metric("slackwater_object_last_commit_age", Seconds, GaugeMax, "Time since the last commit; for a reader, the age of the state that it shows", |it| seconds(it.last_commit_ms?)),
+    metric("slackwater_object_commits", Plain, Counter, "Commits since the mount", |it| number(it.commits)),
     metric("slackwater_object_uncommitted_changes", Plain, Gauge, "Changes that are only in the local log", |it| number(it.uncommitted_changes)),
-    metric("slackwater_object_uncommitted_age", Seconds, GaugeMax, "Age of the oldest of them; 0 if there is none", |it| seconds(it.uncommitted_ms.unwrap_or(0))),
+    metric("slackwater_object_uncommitted_age", Seconds, GaugeMax, "Age of the oldest change that is only in the local log; 0 if there is none", |it| seconds(it.uncommitted_ms.unwrap_or(0))),
     metric("slackwater_object_uploads_in_flight", Plain, Gauge, "Segments that are being uploaded", |it| number(it.uploads_in_flight)),
     metric("slackwater_object_sent", Bytes, Counter, "Bytes sent to the store", |it| number(it.sent_bytes)),
     metric("slackwater_object_received", Bytes, Counter, "Bytes received from the store", |it| number(it.received_bytes)),

@@ -1,4 +1,4 @@
-//! Object volumes in a build without the cargo feature `object`: every use fails, and the message says what to do.
+//! The calls of this module in a build without the cargo feature `object`: all fail, with advice.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! A volume in an object store, as registry entries name it. [`crate::object`] opens it.
 //!
 //! # Invariants
-//! J1. A volume is identified by the number that it got when it was made, never by its URL: the same URL may lead to
+//! J1. A volume is identified by the random id in its `volume.json`, never by its URL: the same URL may lead to
 //!     another volume later, and two URLs to the same one.
 //! J2. The local log of a volume is a folder beside the arena, and has its name: it belongs to the process that has the
 //!     arena. It is empty once everything in it is in the store.

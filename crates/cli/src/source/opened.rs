@@ -81,8 +81,8 @@ impl Opened {
         }
     }
 
-    /// Brings every change to the store and releases an object volume for its next writer. With `discard`, drops the
-    /// changes that cannot be brought there.
+    /// Commits every change of an object volume and releases it for its next writer. With `discard`, drops the changes that
+    /// cannot be committed.
     ///
     /// # Errors
     /// The store failed; the changes are in the local log.
