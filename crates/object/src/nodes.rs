@@ -145,7 +145,7 @@ pub(crate) async fn reap(tree: Arc<Tree>, nodes: Weak<OpenNodes>, mut closed: Un
         };
         match found {
             Ok(found) => {
-                next = found.last().map(|last| last + 1);
+                next = found.last().and_then(|last| last.checked_add(1));
                 waiting.extend(found);
             }
             Err(error) if is_closed(&error) => return,

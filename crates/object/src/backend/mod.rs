@@ -118,8 +118,8 @@ impl Calls {
             Call::ReaddirPlus { node, cookie, done } => {
                 let nodes = Arc::clone(&self.nodes);
                 self.ask(node, done, move |view, dir| {
-                    let plus = |(entry, inode): (DirEntry, Inode)| DirEntryPlus {
-                        found: Some(found(&nodes, (entry.ino, inode))),
+                    let plus = |(entry, inode): (DirEntry, Option<Inode>)| DirEntryPlus {
+                        found: inode.map(|inode| found(&nodes, (entry.ino, inode))),
                         entry,
                     };
                     Ok(names::readdir_plus(view, dir, cookie)?.into_iter().map(plus).collect())
@@ -273,7 +273,7 @@ fn found(nodes: &Arc<OpenNodes>, (ino, inode): Numbered) -> Found {
 fn fallocate(view: &mut View<'_>, ino: u64, mode: FallocateMode, at: u64, end: Option<u64>) -> Result<Step, Stop> {
     let inode = names::inode(view, ino)?;
     names::check_file(&inode)?;
-    names::check_data_change(&inode)?;
+    names::check_unprotected(&inode)?;
     let len_bytes = end.ok_or(ErrorKind::TooLarge)? - at;
     match mode {
         FallocateMode::Allocate => map::allocate(view, ino, at, len_bytes, Size::Extend),

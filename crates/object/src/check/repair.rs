@@ -9,7 +9,9 @@ use slackwater::backend::{NewNode, NodeKind};
 
 use crate::check::problem::{Place, Problem};
 use crate::contents::map;
-use crate::format::{CHUNK_BYTES, Decode, Encode, Entries, Entry, Inode, Key, SegmentRecord, hash_of_name};
+use crate::format::{
+    CHUNK_BYTES, Decode, Encode, Entries, Entry, Inode, Key, NAMES_PER_HASH, SegmentRecord, hash_of_name,
+};
 use crate::names::{self, ROOT};
 use crate::tree::{Stop, View};
 
@@ -17,8 +19,6 @@ use crate::tree::{Stop, View};
 const LOST_AND_FOUND: &str = "lost+found";
 /// The most numbers of inodes that one repair skips.
 const SKIPPED_INOS_MAX: u64 = 1 << 24;
-/// The most names of one hash.
-const NAMES_PER_HASH: usize = 4;
 
 /// Repairs an error. Returns `false` if it cannot be repaired.
 ///

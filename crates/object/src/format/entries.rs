@@ -25,6 +25,9 @@ impl Entry {
     }
 }
 
+/// The most names of one hash: their index has two bits in a cookie.
+pub(crate) const NAMES_PER_HASH: usize = 4;
+
 /// The names of a directory whose hashes are equal: nearly always one. The last is never [free](Entry::FREE).
 #[derive(Clone, Eq, PartialEq, Debug, Default)]
 pub(crate) struct Entries(pub(crate) Vec<Entry>);
@@ -58,6 +61,9 @@ impl Encode for Entries {
 impl Decode for Entries {
     fn decode_from(input: &mut Input<'_>) -> Result<Self, Corrupt> {
         let count = input.varint()?;
+        if count > NAMES_PER_HASH as u64 {
+            return Err(Corrupt("too many names of one hash"));
+        }
         let mut entries = Vec::new();
         for _ in 0..count {
             let ino = input.varint()?;

@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use bytes::{BufMut, Bytes, BytesMut};
 use slackwater::Timestamp;
 
+use crate::format::chunk::FILE_BYTES_MAX;
 use crate::format::codec::{Corrupt, Decode, Encode, Input, put_bytes, put_varint};
 
 /// The stored form of a node: everything but its names and its data.
@@ -123,6 +124,10 @@ impl Decode for Inode {
     fn decode_from(input: &mut Input<'_>) -> Result<Self, Corrupt> {
         let [mode, uid, gid, nlink, flags] = [(); 5].map(|()| input.varint_u32());
         let [rdev, size_bytes, allocated_bytes, parent, next_xattr] = [(); 5].map(|()| input.varint());
+        let (size_bytes, allocated_bytes, next_xattr) = (size_bytes?, allocated_bytes?, next_xattr?);
+        if size_bytes.max(allocated_bytes).max(next_xattr) > FILE_BYTES_MAX {
+            return Err(Corrupt("a size that no file can have"));
+        }
         let [atime, mtime, ctime, created] = [(); 4].map(|()| input.i64().map(Timestamp));
         let target = OsString::from_vec(input.bytes()?.to_vec());
         let mut xattrs = Vec::new();
@@ -141,8 +146,8 @@ impl Decode for Inode {
             gid: gid?,
             nlink: nlink?,
             rdev: rdev?,
-            size_bytes: size_bytes?,
-            allocated_bytes: allocated_bytes?,
+            size_bytes,
+            allocated_bytes,
             atime: atime?,
             mtime: mtime?,
             ctime: ctime?,
@@ -151,7 +156,7 @@ impl Decode for Inode {
             parent: parent?,
             target,
             xattrs,
-            next_xattr: next_xattr?,
+            next_xattr,
         })
     }
 }

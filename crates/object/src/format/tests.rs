@@ -41,6 +41,8 @@ fn inode() -> impl Strategy<Value = Inode> {
     (any::<[u32; 5]>(), any::<[u64; 5]>(), any::<[i64; 4]>(), name(), vec((name(), xattr), 0..5)).prop_map(
         |([mode, uid, gid, nlink, flags], numbers, times, target, xattrs)| {
             let [rdev, size_bytes, allocated_bytes, parent, next_xattr] = numbers;
+            let [size_bytes, allocated_bytes, next_xattr] =
+                [size_bytes, allocated_bytes, next_xattr].map(|number| number % (FILE_BYTES_MAX + 1));
             let [atime, mtime, ctime, created] = times.map(Timestamp);
             Inode {
                 mode,

@@ -47,7 +47,7 @@ pub(crate) fn attr_of(dev: u64, ino: u64, inode: &Inode) -> Attr {
 pub(crate) fn setattr(view: &mut View<'_>, ino: u64, change: AttrChange) -> Result<Option<Numbered>, Stop> {
     let mut inode = inode(view, ino)?;
     if change != AttrChange::default() {
-        flags::check_attributes(&inode)?;
+        flags::check_unprotected(&inode)?;
     }
     let kind = NodeKind::of_mode(inode.mode);
     if change.mode.is_some() && kind == NodeKind::Symlink {
@@ -92,8 +92,8 @@ pub(crate) fn check_file(inode: &Inode) -> Result<(), ErrorKind> {
 pub(crate) fn statfs(view: &View<'_>) -> Statfs {
     let Counters { inodes, data_bytes, .. } = view.counters();
     let used = data_bytes.div_ceil(BLOCK_BYTES);
-    let blocks = VOLUME_BLOCKS.max(used.saturating_mul(2).next_power_of_two());
-    let files = VOLUME_FILES.max(inodes.saturating_mul(2).next_power_of_two());
+    let twice = |used: u64| used.saturating_mul(2).checked_next_power_of_two().unwrap_or(u64::MAX);
+    let (blocks, files) = (VOLUME_BLOCKS.max(twice(used)), VOLUME_FILES.max(twice(inodes)));
     Statfs {
         block_bytes: BLOCK_BYTES,
         fragment_bytes: BLOCK_BYTES,

@@ -49,7 +49,6 @@ pub(crate) fn make(
     let parent = free_name(view, dir, name)?;
     let (type_bits, rdev, target) = match what {
         NewNode::File => (S_IFREG, 0, OsString::new()),
-        NewNode::Directory if parent.nlink >= LINKS_MAX => return Err(ErrorKind::TooManyLinks.into()),
         NewNode::Directory => (S_IFDIR, 0, OsString::new()),
         NewNode::Symlink(target) => (S_IFLNK, 0, checked_target(target)?),
         NewNode::Special { type_bits: type_bits @ (S_IFCHR | S_IFBLK), rdev } => (*type_bits, *rdev, OsString::new()),
@@ -88,7 +87,7 @@ pub(crate) fn link(view: &mut View<'_>, ino: u64, dir: u64, name: &OsStr) -> Res
     if is_directory(&linked) {
         return Err(ErrorKind::NotPermitted.into());
     }
-    flags::check_attributes(&linked)?;
+    flags::check_unprotected(&linked)?;
     if linked.nlink == 0 {
         if !super::orphans::may_get_a_name(view, ino)? {
             return Err(ErrorKind::NotFound.into());
@@ -117,13 +116,20 @@ pub(super) fn make_whiteout(view: &mut View<'_>, dir: u64, name: &OsStr) -> Resu
 }
 
 /// Adds a name, and counts a subdirectory.
+///
+/// # Errors
+/// `TooManyLinks` if the directory has too many subdirectories.
 pub(super) fn enter(view: &mut View<'_>, dir: u64, name: &OsStr, ino: u64, type_bits: u32) -> Result<(), Stop> {
     entries::insert(view, dir, Entry { name: name.into(), ino, type_bits })?;
-    let now = view.now();
-    change_inode(view, dir, |dir| {
-        dir.nlink += u32::from(type_bits == S_IFDIR);
-        touch_directory(dir, now);
-    })?;
+    let mut parent = inode(view, dir)?;
+    if type_bits == S_IFDIR {
+        if parent.nlink >= LINKS_MAX {
+            return Err(ErrorKind::TooManyLinks.into());
+        }
+        parent.nlink += 1;
+    }
+    touch_directory(&mut parent, view.now());
+    put_inode(view, dir, &parent);
     Ok(())
 }
 

@@ -4,12 +4,9 @@ use std::ffi::OsStr;
 
 use slackwater::ErrorKind;
 
-use crate::format::{Decode, Encode, Entries, Entry, Key, hash_of_name};
+use crate::format::{Decode, Encode, Entries, Entry, Key, NAMES_PER_HASH, hash_of_name};
 use crate::names::corrupt;
 use crate::tree::{Stop, View};
-
-/// The most names of one hash: their index has two bits in a cookie.
-const NAMES_PER_HASH: usize = 4;
 
 /// The entry of a name.
 pub(super) fn find(view: &mut View<'_>, dir: u64, name: &OsStr) -> Result<Option<Entry>, Stop> {

@@ -1,4 +1,7 @@
 //! Inode flags, and what immutable and append-only nodes refuse, in the way of Linux.
+//!
+//! Write-back is not refused. A protected file cannot be opened for writing, so its dirty data is older than the flag,
+//! and programs were told that it is written.
 
 use slackwater::ErrorKind;
 use slackwater::backend::file_flags::{APPEND, IMMUTABLE};
@@ -58,16 +61,11 @@ pub(super) fn protection(inode: &Inode) -> Protection {
     }
 }
 
-/// Checks that mode, owner, times, extended attributes and the number of names may change.
-pub(super) fn check_attributes(inode: &Inode) -> Result<(), Stop> {
-    refuse(protection(inode) != Protection::None)
-}
-
-/// Checks that the bytes and the size of a file may change. The cache writes whole pages, so an append is refused too.
+/// Checks that attributes, extended attributes, the size, the allocated ranges and the number of names may change.
 ///
 /// # Errors
-/// `NotPermitted` for a protected file.
-pub(crate) fn check_data_change(inode: &Inode) -> Result<(), Stop> {
+/// `NotPermitted` for an immutable or append-only node.
+pub(crate) fn check_unprotected(inode: &Inode) -> Result<(), Stop> {
     refuse(protection(inode) != Protection::None)
 }
 

@@ -34,7 +34,7 @@ use crate::tree::{Stop, View};
 
 pub(crate) use attributes::{attr_of, check_file, setattr, statfs};
 pub(crate) use create::{link, make, make_root, tmpfile};
-pub(crate) use flags::{check_data_change, getflags, setflags};
+pub(crate) use flags::{check_unprotected, getflags, setflags};
 pub(crate) use orphans::{free_step, orphans};
 pub(crate) use readdir::{readdir, readdir_plus};
 pub(crate) use remove::remove;
@@ -56,8 +56,20 @@ pub(crate) type Numbered = (u64, Inode);
 /// # Errors
 /// `Stale` if there is none. Its record is corrupt.
 pub(crate) fn inode(view: &mut View<'_>, ino: u64) -> Result<Inode, Stop> {
-    let bytes = view.get(Key::Inode(ino))?.ok_or(ErrorKind::Stale)?;
-    Inode::decode(&bytes).map_err(|error| corrupt(Key::Inode(ino), &error))
+    stored_inode(view, ino)?.ok_or_else(|| ErrorKind::Stale.into())
+}
+
+/// The inode to which a record of the volume refers.
+///
+/// # Errors
+/// `Io` if there is none, or its record is corrupt.
+fn referred_inode(view: &mut View<'_>, ino: u64) -> Result<Inode, Stop> {
+    stored_inode(view, ino)?.ok_or_else(|| corrupt(Key::Inode(ino), &Corrupt("it is referred to and does not exist")))
+}
+
+fn stored_inode(view: &mut View<'_>, ino: u64) -> Result<Option<Inode>, Stop> {
+    let Some(bytes) = view.get(Key::Inode(ino))? else { return Ok(None) };
+    Inode::decode(&bytes).map(Some).map_err(|error| corrupt(Key::Inode(ino), &error))
 }
 
 /// Stores an inode.
@@ -65,7 +77,7 @@ pub(crate) fn put_inode(view: &mut View<'_>, ino: u64, inode: &Inode) {
     view.put(Key::Inode(ino), inode.encode());
 }
 
-/// The error for a record that cannot be decoded.
+/// The error for a record that cannot be decoded, or contradicts others.
 fn corrupt(key: Key, error: &Corrupt) -> Stop {
     tracing::error!(target: "slackwater::object", ?key, %error, "cannot read a record of the volume");
     ErrorKind::Io.into()
@@ -83,8 +95,15 @@ pub(crate) fn root(view: &mut View<'_>) -> Result<Numbered, Stop> {
 pub(crate) fn lookup(view: &mut View<'_>, dir: u64, name: &OsStr) -> Result<Numbered, Stop> {
     check_name(name)?;
     directory(view, dir)?;
-    let found = entries::find(view, dir, name)?.ok_or(ErrorKind::NotFound)?;
-    Ok((found.ino, inode(view, found.ino)?))
+    find(view, dir, name)?.ok_or_else(|| ErrorKind::NotFound.into())
+}
+
+/// The node of a name; `None` if there is no such name.
+fn find(view: &mut View<'_>, dir: u64, name: &OsStr) -> Result<Option<Numbered>, Stop> {
+    match entries::find(view, dir, name)? {
+        Some(entry) => Ok(Some((entry.ino, referred_inode(view, entry.ino)?))),
+        None => Ok(None),
+    }
 }
 
 /// Finds a node by its handle. `id` is the identity that it must have.
@@ -112,7 +131,7 @@ pub(crate) fn parent(view: &mut View<'_>, dir: u64) -> Result<Numbered, Stop> {
     if dir == ROOT || child.nlink == 0 {
         return Err(ErrorKind::Stale.into());
     }
-    Ok((child.parent, inode(view, child.parent)?))
+    Ok((child.parent, referred_inode(view, child.parent)?))
 }
 
 /// The target of a symbolic link.

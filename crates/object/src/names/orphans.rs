@@ -4,7 +4,7 @@ use slackwater::ErrorKind;
 
 use crate::contents::map::{self, Step};
 use crate::format::{Decode, Inode, Key, Orphan, Xattr};
-use crate::names::{corrupt, inode};
+use crate::names::{corrupt, stored_inode};
 use crate::tree::{Stop, View};
 
 /// Some nodes without a name, with numbers from `first` on.
@@ -19,14 +19,15 @@ pub(crate) fn free_step(view: &mut View<'_>, ino: u64) -> Result<bool, Stop> {
     if view.get(Key::Orphan(ino))?.is_none() {
         return Ok(true);
     }
-    if view.get(Key::Inode(ino))?.is_none() {
+    let orphan = stored_inode(view, ino)?;
+    let Some(orphan) = orphan.filter(|orphan| orphan.nlink == 0) else {
+        // The record is wrong (N2): a node that has names is kept.
         view.delete(Key::Orphan(ino));
         return Ok(true);
-    }
+    };
     if map::free(view, ino)? != Step::Done {
         return Ok(false);
     }
-    let orphan = inode(view, ino)?;
     for number in large_xattrs(&orphan) {
         view.delete(Key::Xattr { ino, number });
     }

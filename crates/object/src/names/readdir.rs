@@ -6,7 +6,7 @@
 use slackwater::backend::{DirEntry, NodeKind};
 
 use crate::format::{Decode, Entries, Inode, Key};
-use crate::names::{corrupt, directory, inode};
+use crate::names::{corrupt, directory, referred_inode};
 use crate::tree::{Stop, View};
 
 /// The most hashes of one answer.
@@ -36,13 +36,18 @@ pub(crate) fn readdir(view: &mut View<'_>, dir: u64, cookie: u64) -> Result<Vec<
     Ok(found)
 }
 
-/// As [`readdir`], with the inode of each entry.
+/// As [`readdir`], with the inode of each entry; without it if it is corrupt, which a lookup of the name reports.
 ///
 /// # Errors
 /// `NotDirectory`.
-pub(crate) fn readdir_plus(view: &mut View<'_>, dir: u64, cookie: u64) -> Result<Vec<(DirEntry, Inode)>, Stop> {
+pub(crate) fn readdir_plus(view: &mut View<'_>, dir: u64, cookie: u64) -> Result<Vec<(DirEntry, Option<Inode>)>, Stop> {
     let entries = readdir(view, dir, cookie)?;
     let keys: Vec<Key> = entries.iter().map(|entry| Key::Inode(entry.ino)).collect();
     view.expect(&keys)?;
-    entries.into_iter().map(|entry| inode(view, entry.ino).map(|inode| (entry, inode))).collect()
+    let with_inode = |entry: DirEntry| match referred_inode(view, entry.ino) {
+        Ok(inode) => Ok((entry, Some(inode))),
+        Err(Stop::Failed(_)) => Ok((entry, None)),
+        Err(Stop::Missing) => Err(Stop::Missing),
+    };
+    entries.into_iter().map(with_inode).collect()
 }

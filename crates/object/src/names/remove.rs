@@ -5,9 +5,9 @@ use std::ffi::OsStr;
 use slackwater::ErrorKind;
 use slackwater::backend::Removal;
 
-use crate::format::{Encode, Inode, Key, Orphan};
+use crate::format::{Corrupt, Encode, Inode, Key, Orphan};
 use crate::names::{
-    Numbered, change_inode, check_name, directory, entries, flags, inode, is_directory, put_inode, touch_directory,
+    Numbered, check_name, corrupt, directory, entries, find, flags, inode, is_directory, put_inode, touch_directory,
 };
 use crate::tree::{Stop, View};
 
@@ -18,8 +18,7 @@ use crate::tree::{Stop, View};
 pub(crate) fn remove(view: &mut View<'_>, dir: u64, name: &OsStr, removal: Removal) -> Result<Numbered, Stop> {
     check_name(name)?;
     let parent = directory(view, dir)?;
-    let ino = entries::find(view, dir, name)?.ok_or(ErrorKind::NotFound)?.ino;
-    let victim = inode(view, ino)?;
+    let (ino, victim) = find(view, dir, name)?.ok_or(ErrorKind::NotFound)?;
     flags::check_removal(&parent, &victim)?;
     match (is_directory(&victim), removal) {
         (true, Removal::File) => return Err(ErrorKind::IsDirectory.into()),
@@ -28,27 +27,32 @@ pub(crate) fn remove(view: &mut View<'_>, dir: u64, name: &OsStr, removal: Remov
         (true, Removal::Directory) | (false, Removal::File) => {}
     }
     leave(view, dir, name, &victim)?;
-    Ok((ino, lose_name(view, ino, victim)))
+    Ok((ino, lose_name(view, ino, victim)?))
 }
 
-/// Removes a name from its directory, and counts a subdirectory less. `inode` is that of the name.
-pub(super) fn leave(view: &mut View<'_>, dir: u64, name: &OsStr, inode: &Inode) -> Result<(), Stop> {
+/// Removes a name from its directory, and counts a subdirectory less. `node` is that of the name.
+pub(super) fn leave(view: &mut View<'_>, dir: u64, name: &OsStr, node: &Inode) -> Result<(), Stop> {
     entries::remove(view, dir, name)?;
-    let (now, is_directory) = (view.now(), is_directory(inode));
-    change_inode(view, dir, |dir| {
-        dir.nlink -= u32::from(is_directory);
-        touch_directory(dir, now);
-    })?;
+    let mut parent = inode(view, dir)?;
+    if is_directory(node) {
+        parent.nlink = one_link_less(dir, &parent)?;
+    }
+    touch_directory(&mut parent, view.now());
+    put_inode(view, dir, &parent);
     Ok(())
 }
 
 /// Counts a name less. A node that has none left is an orphan (N2).
-pub(super) fn lose_name(view: &mut View<'_>, ino: u64, mut inode: Inode) -> Inode {
-    inode.nlink = if is_directory(&inode) { 0 } else { inode.nlink - 1 };
+pub(super) fn lose_name(view: &mut View<'_>, ino: u64, mut inode: Inode) -> Result<Inode, Stop> {
+    inode.nlink = if is_directory(&inode) { 0 } else { one_link_less(ino, &inode)? };
     inode.ctime = view.now();
     if inode.nlink == 0 {
         view.put(Key::Orphan(ino), Orphan { never_named: false }.encode());
     }
     put_inode(view, ino, &inode);
-    inode
+    Ok(inode)
+}
+
+fn one_link_less(ino: u64, inode: &Inode) -> Result<u32, Stop> {
+    inode.nlink.checked_sub(1).ok_or_else(|| corrupt(Key::Inode(ino), &Corrupt("it has fewer links than names")))
 }

@@ -5,11 +5,12 @@ use std::ffi::OsStr;
 use slackwater::ErrorKind;
 use slackwater::backend::RenameMode;
 
+use crate::format::{Corrupt, Key};
 use crate::names::create::{S_IFMT, enter, make_whiteout};
 use crate::names::remove::{leave, lose_name};
 use crate::names::{
-    LINKS_MAX, Numbered, ROOT, change_inode, check_name, directory, directory_with_a_name, entries, flags, inode,
-    is_directory,
+    Numbered, ROOT, change_inode, check_name, corrupt, directory, directory_with_a_name, entries, find, flags,
+    is_directory, referred_inode,
 };
 use crate::tree::{Stop, View};
 
@@ -55,11 +56,6 @@ pub(crate) fn rename(
         Some((_, inode)) => flags::check_removal(&to_parent, inode)?,
         None => flags::check_new_name(&to_parent)?,
     }
-    let arrives = from_dir != to_dir && is_directory(&moved);
-    let leaves = other.as_ref().is_some_and(|(_, inode)| is_directory(inode));
-    if arrives && !leaves && to_parent.nlink >= LINKS_MAX {
-        return Err(ErrorKind::TooManyLinks.into());
-    }
     if let (Some((other, inode)), false) = (&other, is_exchange) {
         match (is_directory(&moved), is_directory(inode)) {
             (false, true) => return Err(ErrorKind::IsDirectory.into()),
@@ -76,7 +72,7 @@ pub(crate) fn rename(
         if is_exchange {
             arrive(view, from_dir, from, other)?;
         } else {
-            replaced = Some((other, lose_name(view, other, inode)));
+            replaced = Some((other, lose_name(view, other, inode)?));
         }
     }
     arrive(view, to_dir, to, ino)?;
@@ -84,13 +80,6 @@ pub(crate) fn rename(
         make_whiteout(view, from_dir, from)?;
     }
     Ok(replaced)
-}
-
-fn find(view: &mut View<'_>, dir: u64, name: &OsStr) -> Result<Option<Numbered>, Stop> {
-    match entries::find(view, dir, name)? {
-        Some(entry) => Ok(Some((entry.ino, inode(view, entry.ino)?))),
-        None => Ok(None),
-    }
 }
 
 /// Gives a node that lost its name another one.
@@ -106,12 +95,24 @@ fn arrive(view: &mut View<'_>, dir: u64, name: &OsStr, ino: u64) -> Result<(), S
 }
 
 /// Whether the directory `inner` is `outer` or below it.
+///
+/// # Errors
+/// `Io` if the parents of a corrupt volume form a cycle.
 fn is_within(view: &mut View<'_>, mut inner: u64, outer: u64) -> Result<bool, Stop> {
+    // Brent's algorithm: the mark moves on after twice as many steps each time, so a cycle leads back to it.
+    let (mut mark, mut steps, mut steps_to_mark) = (inner, 0_u64, 1);
     while inner != outer {
         if inner == ROOT {
             return Ok(false);
         }
-        inner = inode(view, inner)?.parent;
+        inner = referred_inode(view, inner)?.parent;
+        if inner == mark {
+            return Err(corrupt(Key::Inode(inner), &Corrupt("it is its own ancestor")));
+        }
+        steps += 1;
+        if steps == steps_to_mark {
+            (mark, steps, steps_to_mark) = (inner, 0, 2 * steps_to_mark);
+        }
     }
     Ok(true)
 }

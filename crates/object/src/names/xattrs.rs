@@ -160,7 +160,7 @@ fn set_acl(view: &mut View<'_>, ino: u64, inode: &mut Inode, name: &OsStr, acl: 
 fn inode_for_change(view: &mut View<'_>, ino: u64, name: &OsStr) -> Result<Inode, Stop> {
     check_name(name)?;
     let inode = inode(view, ino)?;
-    flags::check_attributes(&inode)?;
+    flags::check_unprotected(&inode)?;
     match NodeKind::of_mode(inode.mode) {
         NodeKind::Symlink if is_acl(name) => Err(ErrorKind::Unsupported.into()),
         NodeKind::Symlink | NodeKind::Special if name.as_bytes().starts_with(b"user.") => {

@@ -32,12 +32,17 @@ impl Encode for Counters {
 
 impl Decode for Counters {
     fn decode_from(input: &mut Input<'_>) -> Result<Self, Corrupt> {
-        Ok(Self {
+        let counters = Self {
             commit: input.u64()?,
             writer_epoch: input.u64()?,
             next_ino: input.u64()?,
             inodes: input.u64()?,
             data_bytes: input.u64()?,
-        })
+        };
+        // Numbers are counted up, and must neither overflow nor be given out again.
+        if counters.next_ino < Self::EMPTY.next_ino || counters.commit.max(counters.next_ino) > u64::MAX / 2 {
+            return Err(Corrupt("impossible counters"));
+        }
+        Ok(counters)
     }
 }

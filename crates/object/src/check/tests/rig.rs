@@ -169,7 +169,7 @@ impl Rig {
             for (entry, inode) in tree.run(|view| names::readdir_plus(view, dir, 0)).await.expect("lists") {
                 let path = format!("{path}/{}", entry.name.display());
                 found.insert(path.clone(), entry.ino);
-                if inode.mode & 0o170_000 == 0o040_000 {
+                if inode.is_some_and(|inode| inode.mode & 0o170_000 == 0o040_000) {
                     directories.push((path, entry.ino));
                 }
             }

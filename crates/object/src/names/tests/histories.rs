@@ -356,6 +356,7 @@ impl Pair {
         );
         for ((entry, inode), plus) in entries.into_iter().zip(expected) {
             let found = plus.found.expect("it is there");
+            let inode = inode.expect("it is sound");
             assert_eq!(facts(names::attr_of(0, entry.ino, &inode)), facts(found.attr));
             self.compare(entry.ino, &found.node, inos);
         }

@@ -1,6 +1,7 @@
 //! Random histories beside the reference backend, and the rules that it lacks.
 
 mod acls;
+mod damage;
 mod histories;
 mod protection;
 mod xattrs;
