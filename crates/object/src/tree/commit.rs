@@ -50,7 +50,7 @@ impl State {
         if self.mode != Mode::Writer {
             return None;
         }
-        let due_ms = if self.committing.is_some() || self.running.bytes >= TRANSACTION_BYTES {
+        let due_ms = if self.committing.is_some() || self.running_bytes() >= TRANSACTION_BYTES {
             Some(0)
         } else {
             self.running.began_ms.map(|began| began + age_ms)
@@ -62,7 +62,8 @@ impl State {
     fn freeze(&mut self) -> Result<Option<Arc<Transaction>>, BackendError> {
         match self.mode {
             Mode::Writer => {}
-            Mode::Reader | Mode::Closed => return Ok(None),
+            Mode::Reader => return Ok(None),
+            Mode::Closed => return Err(ErrorKind::NotMounted.into()),
             Mode::Fenced => return Err(fenced()),
         }
         if self.committing.is_none() && !self.running.is_empty() {
@@ -197,6 +198,8 @@ impl Tree {
         loop {
             let is_repeated = self.state.lock().committing.is_some();
             let Some(transaction) = self.state.lock().freeze()? else { return Ok(()) };
+            // There is space in the running transaction again.
+            self.room.notify_waiters();
             let ready = match prepared.take() {
                 Some(ready) => ready,
                 None => self.prepare(base, transaction).await?,
@@ -321,7 +324,6 @@ impl Tree {
                 state.cache.mark_whole(*dir);
             }
         }
-        self.room.notify_waiters();
         let mut pairs =
             transaction.changes.iter().chain(&*ready.extra).map(|(key, value)| (*key, value.clone())).peekable();
         while pairs.peek().is_some() {

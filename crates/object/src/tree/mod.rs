@@ -151,8 +151,9 @@ impl Tree {
 
     /// The state now.
     pub(crate) fn status(&self) -> TreeStatus {
-        let now_ms = clock::monotonic_ms();
         let state = self.state.lock();
+        // After the lock is taken: nothing in the state is later.
+        let now_ms = clock::monotonic_ms();
         let uncommitted = || state.committing.as_deref().into_iter().chain([&state.running]);
         TreeStatus {
             is_fenced: state.mode == Mode::Fenced,
@@ -218,14 +219,14 @@ impl Tree {
         if effects.is_empty() {
             return Run::Done(Ok(value));
         }
-        if state.running.bytes >= 2 * commit::TRANSACTION_BYTES {
+        if state.is_full() {
             return Run::Full;
         }
         let was_quiet = state.running.is_empty();
         if let Err(error) = state.apply(effects) {
             return Run::Done(Err(error));
         }
-        let must_wake = was_quiet || state.running.bytes >= commit::TRANSACTION_BYTES;
+        let must_wake = was_quiet || state.running_bytes() >= commit::TRANSACTION_BYTES;
         drop(state);
         if must_wake {
             self.wake.notify_one();
@@ -254,7 +255,7 @@ impl Tree {
                 Run::Forgotten => asking.begin_again(),
                 Run::Full => {
                     let room = self.room.notified();
-                    if self.state.lock().running.bytes >= 2 * commit::TRANSACTION_BYTES {
+                    if self.state.lock().is_full() {
                         self.wake.notify_one();
                         room.await;
                     }

@@ -20,6 +20,7 @@ use crate::clock;
 use crate::format::{Key, SegmentId};
 use crate::store::fenced;
 use crate::tree::cache::Cache;
+use crate::tree::commit::TRANSACTION_BYTES;
 use crate::tree::fetch::Answers;
 use crate::tree::log::Log;
 use crate::tree::transaction::{Changes, Pack, Transaction};
@@ -136,6 +137,18 @@ impl State {
     /// The segment of the running transaction's small writes, and its length so far.
     pub(super) fn pack(&self) -> (SegmentId, u32) {
         (self.running.pack.segment, self.running.pack.len())
+    }
+
+    /// The memory of the running transaction. Its log may be twice as long: calls that change one key again and again
+    /// let only the log grow.
+    pub(super) fn running_bytes(&self) -> usize {
+        let log_bytes = self.log.as_ref().map_or(0, Log::len_bytes);
+        self.running.bytes.max(log_bytes as usize / 2)
+    }
+
+    /// Whether calls that change something must wait for a commit.
+    pub(super) fn is_full(&self) -> bool {
+        self.mode == Mode::Writer && self.running_bytes() >= 2 * TRANSACTION_BYTES
     }
 
     /// Makes the effects of a call part of the running transaction, and writes them to the local log.

@@ -114,6 +114,11 @@ impl Log {
         Ok(Self { folder, volume, file, len, buffer: BytesMut::new() })
     }
 
+    /// Its length, with the header.
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.len
+    }
+
     /// Writes what a call did.
     ///
     /// # Errors

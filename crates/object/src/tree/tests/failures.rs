@@ -1,7 +1,10 @@
 //! Commits whose requests fail, hang or lose their answers, and writers that come in between.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures::FutureExt;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use slackwater::{BackendError, ErrorKind};
@@ -62,6 +65,66 @@ fn a_failed_commit_keeps_its_changes_and_the_next_one_stores_them() {
         tree.commit().await.expect("commits");
         assert!(is_stored(&faulty, FIRST, b"again").await);
         assert!(is_stored(&faulty, SECOND, b"second").await);
+    });
+}
+
+#[test]
+fn after_the_end_a_sync_does_not_pretend_that_changes_are_stored() {
+    block_on(async {
+        let faulty = faulty(TreeOptions::by_hand()).await;
+        put(&faulty.tree, FIRST, b"first").await.expect("puts");
+        faulty.fault.add(log_put());
+        faulty.tree.close().await.expect_err("the store fails");
+        faulty.fault.clear();
+        assert_eq!(faulty.tree.commit().await.expect_err("it is closed").kind(), ErrorKind::NotMounted);
+        assert!(!is_stored(&faulty, FIRST, b"first").await);
+    });
+}
+
+#[test]
+fn a_call_that_waits_for_space_fails_when_the_volume_is_lost() {
+    static FILLING: [u8; 1 << 20] = [7; 1 << 20];
+    block_on(async {
+        let tree = Tree::in_memory(); // nothing commits
+        let filled = tree.run(|view| {
+            (100..140).for_each(|ino| view.put(Key::Inode(ino), Bytes::from_static(&FILLING)));
+            Ok(())
+        });
+        filled.await.expect("there is space");
+        let mut waiting = pin!(put(&tree, FIRST, b"first"));
+        assert!(waiting.as_mut().now_or_never().is_none(), "it is full");
+        tree.give_up();
+        let answer = waiting.as_mut().now_or_never().expect("it waits no longer");
+        assert_eq!(answer.expect_err("it is lost").kind(), ErrorKind::Stale);
+    });
+}
+
+/// Such calls change one key again and again, so the transaction itself does not grow.
+#[test]
+fn calls_wait_before_the_log_grows_without_limit() {
+    static CHANGE: [u8; 1 << 20] = [7; 1 << 20];
+    block_on(async {
+        let (bare, fault) = (Arc::new(InMemory::new()), Arc::new(Fault::new()));
+        let store = Arc::new(Layered::new(fault.clone(), bare));
+        let mut rig = Rig { place: Place::alone(store), options: TreeOptions::by_hand() };
+        let _folder = rig.log("limit");
+        let tree = rig.open().await;
+        take_inos(&tree, 10).await;
+        tree.commit().await.expect("commits");
+        fault.add(Rule::hang().on(Operation::Create).under("meta/wal"));
+        let mut changes = 0;
+        loop {
+            let mut change = pin!(put(&tree, FIRST, &CHANGE));
+            if let Some(changed) = change.as_mut().now_or_never() {
+                changed.expect("puts");
+                changes += 1;
+                assert!(changes < 200);
+                continue;
+            }
+            fault.clear();
+            fault.release();
+            break change.await.expect("there is space again");
+        }
     });
 }
 
