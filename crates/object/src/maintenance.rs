@@ -5,9 +5,9 @@ use slackwater_sync::shim::Arc;
 
 use crate::clock;
 use crate::format::VolumeRecord;
-use crate::opened::{guard, place, refused, tree_options};
+use crate::opened::{open_tree, refused, tree_options};
 use crate::store::{Location, Store, explain};
-use crate::tree::Tree;
+use crate::tree::{Tree, TreeOptions};
 use crate::volume::VolumeError;
 use crate::writer::{Claim, Claims};
 
@@ -48,8 +48,8 @@ impl Maintenance {
     ) -> Result<Self, VolumeError> {
         let claimed = claims.acquire(false, clock::unix_ms()).await;
         let claim = Arc::new(claimed.map_err(|error| refused(location, error))?);
-        let opened = Tree::open(place(location, store, guard(&claim)), tree_options(record)).await;
-        let (tree, _) = opened.map_err(VolumeError::Store)?;
+        let options = TreeOptions { may_be_damaged: true, ..tree_options(record) };
+        let (tree, _) = open_tree(location, store, &claim, options).await?;
         Ok(Self { tree, claim })
     }
 

@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use object_store::path::Path;
@@ -28,7 +29,7 @@ use crate::paths::Paths;
 use crate::segments::Segments;
 use crate::space;
 use crate::store::{Failure, Location, Store, classify, create, explain, make_place, of_store};
-use crate::tree::{Guard, Place, Tree, TreeOptions};
+use crate::tree::{Guard, Place, Tree, TreeOptions, log_has_changes};
 use crate::volume::{OpenOptions, Role, VolumeError};
 use crate::writer::{Claim, ClaimError, Claims, HEARTBEAT};
 
@@ -86,8 +87,8 @@ pub(crate) async fn make(location: &Location) -> Result<(), VolumeError> {
         Ok(_) => return Err(VolumeError::Exists(location.to_string())),
         Err(error) => return Err(error),
     }
-    let random = random().map_err(|error| VolumeError::Store(BackendError::new(ErrorKind::Io, error.to_string())))?;
-    let record = VolumeRecord::new(random, clock::unix_ms());
+    let (id, salt) = (u128::from_ne_bytes(random()?), u64::from_ne_bytes(random()?));
+    let record = VolumeRecord { id, salt, created_unix_ms: clock::unix_ms() };
     let Maintenance { tree, claim } = Maintenance::of_new(location, &store, &record).await?;
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let made = tree.run(|view| {
@@ -97,14 +98,17 @@ pub(crate) async fn make(location: &Location) -> Result<(), VolumeError> {
         }
         Ok(())
     });
-    made.await.map_err(VolumeError::Store)?;
-    tree.close().await.map_err(VolumeError::Store)?;
-    let body = record.encode();
-    let is_made = create(&*store.hasty, &Path::from(VOLUME_OBJECT), body).await;
-    if !is_made.map_err(|error| explain(location, "make", &error))? {
-        return Err(VolumeError::Exists(location.to_string()));
-    }
-    claim.release(clock::unix_ms()).await.map_err(|error| refused(location, error))
+    let made = made.await;
+    let closed = tree.close().await;
+    let is_created = match made.and(closed) {
+        Ok(()) => {
+            let created = create(&*store.hasty, &Path::from(VOLUME_OBJECT), record.encode()).await;
+            created.map_err(|error| explain(location, "make", &error))
+        }
+        Err(error) => Err(VolumeError::Store(error)),
+    };
+    let released = claim.release(clock::unix_ms()).await.map_err(|error| refused(location, error));
+    if is_created? { released } else { Err(VolumeError::Exists(location.to_string())) }
 }
 
 impl Opened {
@@ -115,27 +119,15 @@ impl Opened {
     pub(crate) async fn open(location: &Location, options: &OpenOptions, runtime: Handle) -> Result<Self, VolumeError> {
         let store = Store::connect(location, options.upload_limit_bytes_per_s)?;
         let record = look(location, &*store.hasty).await?;
-        let id = record.id_bytes().unwrap_or_default();
         if let Some(age) = options.follow {
             return Self::follow(location, store, &record, age, runtime).await;
         }
         let claims = Claims::new(store.patient.clone());
         let claimed = claims.acquire(options.take_over, clock::unix_ms()).await;
         let claim = Arc::new(claimed.map_err(|error| refused(location, error))?);
-        let tree_options =
-            TreeOptions { log: options.log_dir.clone().map(|folder| (folder, id)), ..tree_options(&record) };
-        let place = place(location, &store, guard(&claim));
-        let opened = Tree::open(place, tree_options).await;
-        let (tree, set_aside) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                // Nothing was written under the claim.
-                if let Err(error) = claim.release(clock::unix_ms()).await {
-                    tracing::debug!(%error, "releasing a claim");
-                }
-                return Err(VolumeError::Store(error));
-            }
-        };
+        let log = options.log_dir.clone().map(|folder| (folder, record.id.to_be_bytes()));
+        let tree_options = TreeOptions { log, ..tree_options(&record) };
+        let (tree, set_aside) = open_tree(location, &store, &claim, tree_options).await?;
         for log in &set_aside {
             tracing::error!(log = %log.display(), "another writer has had the volume: a local log was set aside");
         }
@@ -166,8 +158,7 @@ impl Opened {
         runtime: Handle,
     ) -> Result<Self, VolumeError> {
         let guard: Guard = Arc::new(|| Box::pin(async { Ok(()) }));
-        let salt = tree_options(record).salt;
-        let tree = Tree::follow(place(location, &store, guard), salt, age).await.map_err(VolumeError::Store)?;
+        let tree = Tree::follow(place(location, &store, guard), record.salt, age).await.map_err(VolumeError::Store)?;
         // Nodes without a name are the writer's.
         let (nodes, _) = OpenNodes::new(device(record));
         let segments = Segments::new(store.patient.clone());
@@ -233,14 +224,13 @@ fn calls(tree: &Arc<Tree>, nodes: Arc<OpenNodes>, segments: &Segments, runtime: 
 
 /// The device number of a volume: the first half of its id.
 fn device(record: &VolumeRecord) -> u64 {
-    let id = record.id_bytes().unwrap_or_default();
-    u64::from_be_bytes(std::array::from_fn(|n| id[n]))
+    (record.id >> 64) as u64
 }
 
 /// The options of the tree of a volume, without a local log.
 pub(crate) fn tree_options(record: &VolumeRecord) -> TreeOptions {
-    let salt = record.salt().unwrap_or_default();
-    TreeOptions { salt, commit_age: COMMIT_AGE, sync_limit: SYNC_LIMIT, log: None }
+    let (commit_age, sync_limit) = (COMMIT_AGE, SYNC_LIMIT);
+    TreeOptions { salt: record.salt, commit_age, sync_limit, may_be_damaged: false, log: None }
 }
 
 /// Confirms the claim from time to time, until it is lost.
@@ -262,8 +252,31 @@ async fn beat(claim: Arc<Claim>, tree: Arc<Tree>) {
     }
 }
 
+/// Opens the tree of a volume under a claim, for writing. The paths are those of logs that were set aside.
+///
+/// # Errors
+/// The store's. The claim is given back then, unless there are changes in the local log: a claim that is left behind
+/// keeps repairs and other machines from writing before they are replayed.
+pub(crate) async fn open_tree(
+    location: &Location,
+    store: &Store,
+    claim: &Arc<Claim>,
+    options: TreeOptions,
+) -> Result<(Arc<Tree>, Vec<PathBuf>), VolumeError> {
+    let log = options.log.clone();
+    let opened = Tree::open(place(location, store, guard(claim)), options).await;
+    let has_changes = || log.is_some_and(|(folder, volume)| log_has_changes(&folder, volume));
+    if opened.is_err()
+        && !has_changes()
+        && let Err(error) = claim.release(clock::unix_ms()).await
+    {
+        tracing::debug!(%error, "releasing a claim");
+    }
+    opened.map_err(VolumeError::Store)
+}
+
 /// Confirms a claim for SlateDB.
-pub(crate) fn guard(claim: &Arc<Claim>) -> Guard {
+fn guard(claim: &Arc<Claim>) -> Guard {
     let claim = Arc::clone(claim);
     Arc::new(move || {
         let claim = Arc::clone(&claim);
@@ -276,7 +289,7 @@ pub(crate) fn guard(claim: &Arc<Claim>) -> Guard {
     })
 }
 
-pub(crate) fn place(location: &Location, store: &Store, guard: Guard) -> Place {
+fn place(location: &Location, store: &Store, guard: Guard) -> Place {
     // `object_store` cannot replace a file on a condition.
     let has_if_match = location.local_directory().is_none();
     Place { store: store.patient.clone(), path: Path::from(META_FOLDER), has_if_match, guard }
@@ -290,8 +303,46 @@ pub(crate) fn refused(location: &Location, error: ClaimError) -> VolumeError {
     }
 }
 
-fn random() -> std::io::Result<[u8; 24]> {
-    let mut bytes = [0; 24];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+fn random<const N: usize>() -> Result<[u8; N], VolumeError> {
+    let mut bytes = [0; N];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(|error| VolumeError::Store(BackendError::new(ErrorKind::Io, format!("/dev/urandom: {error}"))))?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::{Fault, Layered, Rule};
+    use crate::runtime;
+
+    #[test]
+    fn a_claim_is_given_back_if_the_tree_cannot_be_opened_and_nothing_is_to_be_replayed() {
+        let runtime = runtime::handle().expect("threads");
+        let fault = Arc::new(Fault::new());
+        let faulty = fault.clone();
+        let location = Location::parse("memory:claims/of-failed-mounts").expect("a good URL");
+        let location = location.layered(move |store| Arc::new(Layered::new(faulty.clone(), store)));
+        let folder = std::env::temp_dir().join(format!("slackwater-object-opened-{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("a new folder");
+        runtime.clone().block_on(async {
+            make(&location).await.expect("makes a volume");
+            let store = Store::connect(&location, None).expect("connects");
+            let record = look(&location, &*store.hasty).await.expect("it is there");
+            let options = OpenOptions { log_dir: Some(folder.clone()), ..OpenOptions::default() };
+            fault.add(Rule::fail(Failure::Permission).under("meta/"));
+            let is_left_behind = async || {
+                let opened = Opened::open(&location, &options, runtime.clone()).await;
+                assert!(opened.is_err(), "the store fails");
+                Claims::new(store.hasty.clone()).is_left_behind().await.expect("lists")
+            };
+            assert!(!is_left_behind().await);
+            std::fs::write(folder.join(format!("object-{}-{:020}.log", record.id_text(), 5)), [0; 1000])
+                .expect("writes");
+            assert!(is_left_behind().await, "repairs must not write before the log is replayed");
+            let refused = Maintenance::begin(&location, &store, &record).await;
+            assert!(refused.is_err_and(|error| error.to_string().contains("Mount the volume")));
+        });
+        std::fs::remove_dir_all(&folder).expect("removes");
+    }
 }

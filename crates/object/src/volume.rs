@@ -162,7 +162,7 @@ impl ObjectBackend {
             let store = Store::connect(location, None)?;
             opened::look(location, &*store.hasty).await
         })?;
-        Ok(VolumeInfo { id: record.id })
+        Ok(VolumeInfo { id: record.id_text() })
     }
 
     /// Opens a volume.

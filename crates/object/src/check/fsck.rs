@@ -20,8 +20,8 @@ pub(crate) async fn fsck(
 ) -> Result<FsckReport, VolumeError> {
     let store = Store::connect(location, None)?;
     let record = look(location, &*store.hasty).await?;
-    let salt = record.salt().unwrap_or_default();
-    let subject = Subject { store: store.patient.clone(), tree: Path::from(META_FOLDER), salt, data: options.data };
+    let subject =
+        Subject { store: store.patient.clone(), tree: Path::from(META_FOLDER), salt: record.salt, data: options.data };
     if !options.repair {
         return check(&subject, progress).await.map_err(VolumeError::Store);
     }

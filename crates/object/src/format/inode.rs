@@ -9,6 +9,9 @@ use slackwater::Timestamp;
 use crate::format::chunk::FILE_BYTES_MAX;
 use crate::format::codec::{Corrupt, Decode, Encode, Input, put_bytes, put_varint};
 
+/// The number of the root directory.
+pub(crate) const ROOT: u64 = 1;
+
 /// The stored form of a node: everything but its names and its data.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub(crate) struct Inode {

@@ -9,28 +9,38 @@ pub(crate) const FORMAT_VERSION: u32 = 1;
 /// The name of the object.
 pub(crate) const VOLUME_OBJECT: &str = "volume.json";
 
-/// The content of the object, as JSON for people.
-#[derive(Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
+/// What the object says.
+#[derive(Clone, Eq, PartialEq, Debug)]
 pub(crate) struct VolumeRecord {
-    pub(crate) format: u32,
-    /// Random: 32 hexadecimal digits.
-    pub(crate) id: String,
-    /// The salt of [`hash_of_name`](super::hash_of_name): random, 16 hexadecimal digits.
-    pub(crate) salt: String,
+    /// Random.
+    pub(crate) id: u128,
+    /// The salt of [`hash_of_name`](super::hash_of_name): random.
+    pub(crate) salt: u64,
     pub(crate) created_unix_ms: u64,
 }
 
+/// The object, as JSON for people.
+#[derive(Serialize, Deserialize)]
+struct Json {
+    format: u32,
+    /// 32 hexadecimal digits.
+    id: String,
+    /// 16 hexadecimal digits.
+    salt: String,
+    created_unix_ms: u64,
+}
+
 impl VolumeRecord {
-    /// Of a new volume. `random` makes its id and its salt.
-    pub(crate) fn new(random: [u8; 24], created_unix_ms: u64) -> Self {
-        let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let (id, salt) = digits.split_at(32);
-        Self { format: FORMAT_VERSION, id: id.to_owned(), salt: salt.to_owned(), created_unix_ms }
+    /// The id in digits.
+    pub(crate) fn id_text(&self) -> String {
+        format!("{:032x}", self.id)
     }
 
     pub(crate) fn encode(&self) -> Bytes {
-        // A record of strings and numbers always has a form in JSON.
-        let mut text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        let (id, salt) = (self.id_text(), format!("{:016x}", self.salt));
+        let json = Json { format: FORMAT_VERSION, id, salt, created_unix_ms: self.created_unix_ms };
+        // Strings and numbers always have a form in JSON.
+        let mut text = serde_json::to_vec_pretty(&json).unwrap_or_default();
         text.push(b'\n');
         text.into()
     }
@@ -53,23 +63,18 @@ impl VolumeRecord {
                  slackwater"
             ));
         }
-        let record: Self = serde_json::from_slice(bytes).map_err(bad)?;
-        match (record.id_bytes(), record.salt()) {
-            (Some(_), Some(_)) => Ok(record),
+        let json: Json = serde_json::from_slice(bytes).map_err(bad)?;
+        match (hexadecimal(&json.id, 32), hexadecimal(&json.salt, 16)) {
+            (Some(id), Some(salt)) => Ok(Self { id, salt: salt as u64, created_unix_ms: json.created_unix_ms }),
             _ => Err(format!("{VOLUME_OBJECT} has a bad id or salt")),
         }
     }
+}
 
-    /// The id as bytes.
-    pub(crate) fn id_bytes(&self) -> Option<[u8; 16]> {
-        let is_whole = self.id.len() == 32;
-        u128::from_str_radix(&self.id, 16).ok().filter(|_| is_whole).map(u128::to_be_bytes)
-    }
-
-    /// The salt as a number.
-    pub(crate) fn salt(&self) -> Option<u64> {
-        u64::from_str_radix(&self.salt, 16).ok()
-    }
+/// The number with exactly so many digits.
+fn hexadecimal(text: &str, digits: usize) -> Option<u128> {
+    let is_number = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_number.then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
 
 #[cfg(test)]
@@ -78,10 +83,12 @@ mod tests {
 
     #[test]
     fn a_record_is_read_back() {
-        let record = VolumeRecord::new(std::array::from_fn(|n| n as u8), 5);
-        assert_eq!(VolumeRecord::decode(&record.encode()), Ok(record.clone()));
-        assert_eq!(record.id, "000102030405060708090a0b0c0d0e0f");
-        assert_eq!(record.salt(), Some(0x1011_1213_1415_1617));
+        let record = VolumeRecord { id: 0xab, salt: 7, created_unix_ms: 5 };
+        let text = record.encode();
+        assert_eq!(VolumeRecord::decode(&text), Ok(record));
+        let text = std::str::from_utf8(&text).expect("text");
+        assert!(text.contains(r#""id": "000000000000000000000000000000ab""#), "{text}");
+        assert!(text.contains(r#""salt": "0000000000000007""#), "{text}");
     }
 
     #[test]
@@ -89,6 +96,19 @@ mod tests {
         let error = VolumeRecord::decode(br#"{"format": 9, "identity": 7}"#).expect_err("newer");
         assert!(error.contains("format 9"), "{error}");
         assert!(VolumeRecord::decode(b"{").is_err());
-        assert!(VolumeRecord::decode(br#"{"format":1,"id":"12","salt":"1","created_unix_ms":1}"#).is_err());
+    }
+
+    #[test]
+    fn an_id_or_salt_that_is_no_number_is_refused() {
+        let (id, salt) = ("0123456789abcdef0123456789abcdef", "0123456789abcdef");
+        let decode = |id: &str, salt: &str| {
+            let text = format!(r#"{{"format":1,"id":"{id}","salt":"{salt}","created_unix_ms":1}}"#);
+            VolumeRecord::decode(text.as_bytes())
+        };
+        assert!(decode(id, salt).is_ok());
+        for bad in ["", "12", "+123456789abcdef", "0123456789abcdeg"] {
+            assert!(decode(&id.replace(salt, bad), salt).is_err(), "{bad}");
+            assert!(decode(id, bad).is_err(), "{bad}");
+        }
     }
 }

@@ -32,6 +32,7 @@ use slackwater::{ErrorKind, NodeId, Timestamp};
 use crate::format::{Corrupt, Decode, Encode, Inode, Key};
 use crate::tree::{Stop, View};
 
+pub(crate) use crate::format::ROOT;
 pub(crate) use attributes::{attr_of, check_file, setattr, statfs};
 pub(crate) use create::{link, make, make_root, tmpfile};
 pub(crate) use flags::{check_unprotected, getflags, setflags};
@@ -41,8 +42,6 @@ pub(crate) use remove::remove;
 pub(crate) use rename::rename;
 pub(crate) use xattrs::{getxattr, listxattr, removexattr, setxattr};
 
-/// The number of the root directory.
-pub(crate) const ROOT: u64 = 1;
 /// Longest name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 /// The most names of a file, and the most subdirectories of a directory.

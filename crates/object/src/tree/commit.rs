@@ -334,7 +334,7 @@ impl Tree {
         }
         let (dropped, log) = {
             let mut state = self.state.lock();
-            state.settled_inos = transaction.counters.next_ino;
+            state.settled_inos = state.settled_inos.max(transaction.counters.next_ino);
             if let Some(settling) = state.settling.back_mut() {
                 settling.is_cached = true;
             }

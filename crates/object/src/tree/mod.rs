@@ -47,13 +47,14 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::clock;
-use crate::format::{Decode, Key, SegmentId, VolumeKey};
+use crate::format::{Decode, Key, ROOT, SegmentId, VolumeKey};
 
 use base::Base;
 pub(crate) use base::{Guard, Place};
 use cache::Cache;
 pub(crate) use counters::Counters;
 use fetch::{Answers, Questions};
+pub(crate) use log::has_changes as log_has_changes;
 use state::{Mode, State};
 use transaction::Transaction;
 pub(crate) use view::{Stop, View};
@@ -70,6 +71,8 @@ pub(crate) struct TreeOptions {
     pub(crate) commit_age: Duration,
     /// How long a [`Tree::commit`] waits for the store.
     pub(crate) sync_limit: Duration,
+    /// The counters may be missing or wrong, as before a repair: nothing is concluded from them.
+    pub(crate) may_be_damaged: bool,
     /// Where the local log is, and the number of the volume to which it belongs.
     pub(crate) log: Option<(PathBuf, [u8; 16])>,
 }
@@ -119,14 +122,31 @@ impl Tree {
     /// returned. It must be called in the runtime, where the tasks of the tree will run.
     ///
     /// # Errors
-    /// The store's or the log's, or a tree that is corrupt or of a newer version.
+    /// The store's or the log's, or a tree that is corrupt, without counters or of a newer version.
     pub(crate) async fn open(place: Place, options: TreeOptions) -> Result<(Arc<Self>, Vec<PathBuf>), BackendError> {
-        let base = Base::open(place).await?;
+        let base = Arc::new(Base::open(place).await?);
+        let opened = Self::open_on(&base, options).await;
+        if opened.is_err() {
+            base.close().await;
+        }
+        opened
+    }
+
+    /// Opens the tree in an open database, which the caller closes if that fails.
+    async fn open_on(base: &Arc<Base>, options: TreeOptions) -> Result<(Arc<Self>, Vec<PathBuf>), BackendError> {
         let counters = match base.get(Key::Volume(VolumeKey::Counters)).await? {
             Some(value) => Counters::decode(&value).map_err(|bad| BackendError::new(ErrorKind::Io, bad.to_string()))?,
-            None => Counters::EMPTY,
+            // Nothing is in it yet.
+            None if options.may_be_damaged || base.get(Key::Inode(ROOT)).await?.is_none() => Counters::EMPTY,
+            None => {
+                let text = "the counters of the volume are missing. Run `slackwater fsck --repair`";
+                return Err(BackendError::new(ErrorKind::Io, text));
+            }
         };
         let mut state = State::new(counters, base.epoch(), options.salt);
+        if options.may_be_damaged {
+            state.settled_inos = u64::MAX; // (S4)
+        }
         let set_aside = match &options.log {
             Some((folder, volume)) => state.replay(folder, *volume, &counters).map_err(|error| {
                 BackendError::new(ErrorKind::Io, format!("the local log in {}: {error}", folder.display()))
@@ -136,7 +156,7 @@ impl Tree {
         let wake = Arc::new(Notify::new());
         let tree = Arc::new(Self {
             state: Mutex::new(state),
-            base: Some(Arc::new(base)),
+            base: Some(Arc::clone(base)),
             wake: Arc::clone(&wake),
             room: Notify::new(),
             runtime: Some(Handle::current()),
@@ -376,7 +396,7 @@ impl TreeOptions {
     /// Commits happen when the test says so.
     pub(crate) fn by_hand() -> Self {
         let (commit_age, sync_limit) = (Duration::from_secs(100_000), Duration::from_secs(60));
-        Self { salt: 7, commit_age, sync_limit, log: None }
+        Self { salt: 7, commit_age, sync_limit, may_be_damaged: false, log: None }
     }
 }
 

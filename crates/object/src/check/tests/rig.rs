@@ -255,6 +255,7 @@ async fn open(place: &Place) -> Arc<Tree> {
         salt: SALT,
         commit_age: Duration::from_secs(100_000),
         sync_limit: Duration::from_secs(30),
+        may_be_damaged: true,
         log: None,
     };
     Tree::open(place.clone(), options).await.expect("opens").0

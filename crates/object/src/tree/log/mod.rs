@@ -26,6 +26,7 @@ use crate::format::SegmentId;
 use crate::tree::counters::Counters;
 use crate::tree::state::State;
 use crate::tree::view::Effects;
+pub(crate) use recover::has_changes;
 use recover::{Recovered, Replayed, recover};
 
 const MAGIC: [u8; 8] = *b"SWOBJLG1";

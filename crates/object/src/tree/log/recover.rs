@@ -36,12 +36,7 @@ pub(in crate::tree) struct Replayed {
 pub(in crate::tree) fn recover(folder: &Path, volume: [u8; 16], stored: &Counters) -> io::Result<Recovered> {
     let mut recovered = Recovered::default();
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if !name.starts_with(&prefix_of(&volume)) || !name.ends_with(".log") {
-            continue;
-        }
+    for path in logs(folder, volume)? {
         let bytes = fs::read(&path)?;
         match header(&bytes) {
             Some(header) => found.push((header, path, bytes)),
@@ -74,6 +69,26 @@ pub(in crate::tree) fn recover(folder: &Path, volume: [u8; 16], stored: &Counter
         }
     }
     Ok(recovered)
+}
+
+/// Whether a volume has logs with changes in `folder`. One that cannot be looked at counts.
+pub(crate) fn has_changes(folder: &Path, volume: [u8; 16]) -> bool {
+    let is_longer = |path: PathBuf| fs::metadata(path).map_or(true, |file| file.len() > HEADER_BYTES as u64);
+    logs(folder, volume).map_or(true, |logs| logs.into_iter().any(is_longer))
+}
+
+/// The logs of a volume.
+fn logs(folder: &Path, volume: [u8; 16]) -> io::Result<Vec<PathBuf>> {
+    let prefix = prefix_of(&volume);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with(&prefix) && name.ends_with(".log") {
+            found.push(path);
+        }
+    }
+    Ok(found)
 }
 
 /// Renames a log so that it is kept and not looked at again.

@@ -79,6 +79,18 @@ fn a_log_cut_at_any_byte_has_the_calls_before_the_cut() {
 }
 
 #[test]
+fn a_log_has_changes_once_it_has_a_record() {
+    let folder = Folder::new("changes");
+    assert!(!has_changes(folder.path(), VOLUME));
+    let mut log = Log::create(folder.path(), &header((3, 1), (4, 2))).expect("creates");
+    assert!(!has_changes(folder.path(), VOLUME));
+    log.append(&call(0)).expect("appends");
+    assert!(has_changes(folder.path(), VOLUME));
+    assert!(!has_changes(folder.path(), [8; 16]), "of another volume");
+    assert!(has_changes(&folder.path().join("missing"), VOLUME), "it cannot be looked at");
+}
+
+#[test]
 fn a_damaged_record_ends_the_log_before_it() {
     let folder = Folder::new("damage");
     let mut log = Log::create(folder.path(), &header((3, 1), (4, 2))).expect("creates");

@@ -1,9 +1,13 @@
 //! Changes that a commit stores, and those that are lost without one.
 
 use bytes::Bytes;
+use slatedb::WriteBatch;
 
-use crate::format::{Encode, Key, SegmentPlace, SegmentRecord};
+use crate::format::{Encode, Key, SegmentPlace, SegmentRecord, VolumeKey};
+use crate::names::ROOT;
+use crate::tree::base::Base;
 use crate::tree::tests::rig::{Rig, all, block_on, delete, get, put, take_inos};
+use crate::tree::{Tree, TreeOptions};
 
 #[test]
 fn what_is_committed_survives_and_what_is_not_does_not() {
@@ -53,6 +57,35 @@ fn with_a_local_log_nothing_that_was_answered_is_lost() {
         assert_eq!(get(&tree, Key::Inode(7)).await.as_deref(), Some(&b"seven"[..]));
         tree.close().await.expect("closes");
         assert_eq!(std::fs::read_dir(folder.path()).expect("reads").count(), 0);
+    });
+}
+
+#[test]
+fn a_volume_without_counters_is_opened_for_repairs_alone() {
+    block_on(async {
+        let rig = Rig::new();
+        let tree = rig.open().await;
+        take_inos(&tree, 10).await;
+        put(&tree, Key::Inode(ROOT), b"root").await.expect("puts");
+        put(&tree, Key::Inode(5), b"five").await.expect("puts");
+        tree.close().await.expect("closes");
+        drop(tree);
+        let base = Base::open(rig.place.clone()).await.expect("opens");
+        let mut batch = WriteBatch::new();
+        batch.delete(Key::Volume(VolumeKey::Counters).encode());
+        base.write(&batch).await.expect("writes");
+        base.close().await;
+
+        let refused = Tree::open(rig.place.clone(), rig.options.clone()).await;
+        let error = refused.map(drop).expect_err("new inodes would replace others");
+        assert!(error.to_string().contains("fsck --repair"), "{error}");
+        let options = TreeOptions { may_be_damaged: true, ..rig.options.clone() };
+        let (tree, _) = Tree::open(rig.place.clone(), options).await.expect("opens");
+        assert_eq!(get(&tree, Key::Inode(5)).await.as_deref(), Some(&b"five"[..]));
+        put(&tree, Key::Inode(ROOT), b"root").await.expect("puts");
+        tree.commit().await.expect("commits");
+        tree.forget();
+        assert_eq!(get(&tree, Key::Inode(5)).await.as_deref(), Some(&b"five"[..]), "nor after a commit");
     });
 }
 
