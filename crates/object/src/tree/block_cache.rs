@@ -92,6 +92,7 @@ impl BlockCache {
         }
         let turn = Arc::clone(self.loading.lock().entry(key.clone()).or_default());
         let _turn = turn.lock().await;
+        let _mark = Loading { cache: self, key: &key };
         if let Some(entry) = self.get(&key) {
             return Ok(CacheFetch::hit(entry));
         }
@@ -99,9 +100,19 @@ impl BlockCache {
         if let Ok(entry) = &loaded {
             self.put(key.clone(), entry.clone());
         }
-        // Later ones find the entry, or load it anew after an error.
-        self.loading.lock().remove(&key);
         loaded.map(CacheFetch::miss)
+    }
+}
+
+/// Removes the mark of a load when the load ends, or is cancelled. Later ones find the entry, or load it anew.
+struct Loading<'a> {
+    cache: &'a BlockCache,
+    key: &'a CachedKey,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.cache.loading.lock().remove(self.key);
     }
 }
 

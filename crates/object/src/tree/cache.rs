@@ -15,6 +15,8 @@ use crate::format::Key;
 
 /// Memory that a cached key takes beside its value.
 const SLOT_BYTES: usize = 160;
+/// The most keys that one insertion spares because they were used: it holds the tree's mutex.
+const SPARED_MAX: usize = 64;
 /// The most directories that are known to be whole.
 const WHOLE_MAX: usize = 16 << 10;
 
@@ -101,23 +103,20 @@ impl Cache {
             Some(old) => self.bytes -= old.bytes(),
             None => self.order.push_back(key),
         }
+        let mut spared = 0;
         while self.bytes > self.limit_bytes
             && let Some(oldest) = self.order.pop_front()
         {
-            self.evict(oldest);
-        }
-    }
-
-    /// Evicts a key, unless it was used since this was last tried.
-    fn evict(&mut self, key: Key) {
-        let Entry::Occupied(slot) = self.slots.entry(key) else { return };
-        if slot.get().was_used.replace(false) {
-            self.order.push_back(key);
-            return;
-        }
-        self.bytes -= slot.remove().bytes();
-        if let Key::Entries { dir, .. } = key {
-            self.whole.remove(&dir);
+            let Entry::Occupied(slot) = self.slots.entry(oldest) else { continue };
+            if slot.get().was_used.replace(false) && spared < SPARED_MAX {
+                self.order.push_back(oldest);
+                spared += 1;
+                continue;
+            }
+            self.bytes -= slot.remove().bytes();
+            if let Key::Entries { dir, .. } = oldest {
+                self.whole.remove(&dir);
+            }
         }
     }
 }
@@ -136,6 +135,17 @@ mod tests {
             assert!(cache.bytes <= cache.limit_bytes);
         }
         assert_eq!((cache.slots.len(), cache.order.len()), (100, 100));
+    }
+
+    #[test]
+    fn an_insertion_looks_at_few_keys_even_if_all_were_used() {
+        const KEYS: u64 = 1_000;
+        let mut cache = Cache::new(KEYS as usize * SLOT_BYTES);
+        (0..KEYS).for_each(|ino| cache.insert(Key::Inode(ino), None));
+        assert_eq!(cache.range(Key::Inode(0), Key::Inode(u64::MAX)).count(), 0, "none has a value");
+        cache.insert(Key::Inode(KEYS), None);
+        let still_used = cache.slots.values().filter(|slot| slot.was_used.get()).count();
+        assert_eq!((cache.slots.len(), still_used), (KEYS as usize, KEYS as usize - SPARED_MAX - 1));
     }
 
     #[test]

@@ -113,6 +113,7 @@ pub(super) async fn counters(base: &Base) -> Result<Counters, BackendError> {
 
 /// Looks which state SlateDB shows, until the tree is dropped.
 async fn follow(tree: Weak<Tree>, look: Duration) {
+    let mut has_failed = false;
     loop {
         sleep(look).await;
         let Some(base) = tree.upgrade().and_then(|tree| tree.base.clone()) else { return };
@@ -120,6 +121,7 @@ async fn follow(tree: Weak<Tree>, look: Duration) {
         let Some(tree) = tree.upgrade() else { return };
         match counters {
             Ok(counters) => {
+                has_failed = false;
                 let old = tree.state.lock().move_to(counters);
                 drop(old);
             }
@@ -127,7 +129,12 @@ async fn follow(tree: Weak<Tree>, look: Duration) {
                 tracing::debug!(%error, "the tree is closed");
                 return;
             }
-            Err(error) => tracing::warn!(%error, "cannot follow the writer"),
+            // Once for all looks that fail one after the other.
+            Err(error) if !has_failed => {
+                tracing::warn!(%error, "cannot follow the writer");
+                has_failed = true;
+            }
+            Err(_) => {}
         }
     }
 }

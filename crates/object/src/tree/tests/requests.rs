@@ -4,8 +4,13 @@ use bytes::Bytes;
 use object_store::memory::InMemory;
 use slackwater_sync::shim::Arc;
 
+use std::ffi::OsStr;
+
+use slackwater::backend::NewNode;
+
 use crate::format::Key;
 use crate::layers::{Count, Layered, Operation};
+use crate::names;
 use crate::tree::tests::rig::{Rig, block_on, put, take_inos};
 use crate::tree::{Place, TreeOptions};
 
@@ -149,5 +154,42 @@ fn a_call_in_memory_takes_microseconds() {
             answered.1.recv().expect("answered").expect("made");
         }
         println!("{:?} per call", begin.elapsed() / CALLS as u32);
+    });
+}
+
+/// One key is read for a name, and one for its inode. A request reads a block of hundreds of either, so the lookups of
+/// a whole directory need no listing of it.
+#[test]
+fn names_in_a_cold_directory_are_looked_up_with_few_requests() {
+    const FILES: u64 = 4_000;
+    let name = |n: u64| format!("a-file-with-a-usual-name-{n}.rs");
+    block_on(async {
+        let (rig, count) = counted();
+        let tree = rig.open().await;
+        let made = tree.run(|view| {
+            names::make_root(view, 0o755, (0, 0));
+            Ok(())
+        });
+        made.await.expect("makes a root");
+        for n in 0..FILES {
+            let name = name(n);
+            let made = tree.run(|view| names::make(view, names::ROOT, OsStr::new(&name), &NewNode::File, 0o644, None));
+            made.await.expect("makes");
+            if n % 500 == 499 {
+                tree.commit().await.expect("commits");
+                tree.base.as_ref().expect("a store").store_table().await.expect("stores a table");
+            }
+        }
+        tree.close().await.expect("closes");
+        drop(tree);
+
+        let tree = rig.open().await;
+        let before = count.counts();
+        for n in 0..FILES {
+            let name = name(n);
+            tree.run(|view| names::lookup(view, names::ROOT, OsStr::new(&name))).await.expect("finds");
+        }
+        let spent = count.counts().since(&before);
+        assert!(spent.total() <= 150, "{spent:?}");
     });
 }
