@@ -34,7 +34,7 @@ const RUNS_VARIABLE: &str = "SLACKWATER_KILL9_RUNS";
 /// Directory and arena file of a child, separated by a colon.
 const PLACE_VARIABLE: &str = "SLACKWATER_KILL9_PLACE";
 
-const RUNS: u64 = 200;
+const RUNS: u64 = 100;
 /// A child works for up to this long.
 const LIFE: Duration = Duration::from_millis(150);
 /// The directory is renewed now and then, so that kills also hit the beginning.
