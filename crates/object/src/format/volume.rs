@@ -9,7 +9,7 @@ pub(crate) const FORMAT_VERSION: u32 = 1;
 /// The name of the object.
 pub(crate) const VOLUME_OBJECT: &str = "volume.json";
 
-/// What the object says.
+/// The identity of a volume.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub(crate) struct VolumeRecord {
     /// Random.

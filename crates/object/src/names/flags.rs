@@ -1,7 +1,7 @@
 //! Inode flags, and what immutable and append-only nodes refuse, in the way of Linux.
 //!
 //! Write-back is not refused. A protected file cannot be opened for writing, so its dirty data is older than the flag,
-//! and programs were told that it is written.
+//! and its writes have succeeded.
 
 use slackwater::ErrorKind;
 use slackwater::backend::file_flags::{APPEND, IMMUTABLE};
