@@ -246,9 +246,11 @@ tenants, f folds, ? explains the columns, q quits.
   version       1
   interval_ms   time between the two samples
   volumes       pid, name (in a daemon), source, mountpoint, phase,
-                failing (why write-back fails), cache_bytes, open_files,
-                eta_ms (until an unmount in progress ends), figures,
-                tenants, more_tenants (those that did not fit)
+                failing (why write-back fails), role (of an object
+                volume: writer, reader or fenced), fenced_by,
+                cache_bytes, open_files, eta_ms (until an unmount in
+                progress ends), figures, tenants, more_tenants (those
+                that did not fit)
   tenants       of a volume: id, name, state, wants_room (it is at its
                 limit), figures
   figures       held_bytes (unwritten), limit_bytes, dirty_bytes,

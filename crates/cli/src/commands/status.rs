@@ -1,6 +1,7 @@
 //! `slackwater status`.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
@@ -11,6 +12,7 @@ use crate::commands::target::Target;
 use crate::control::client::ANSWER_WITHIN;
 use crate::control::protocol::{ObjectRole, ObjectStatus, Phase, Status};
 use crate::exit::Failure;
+use crate::output::shell;
 use crate::output::terminal::errln;
 use crate::volume::tenants;
 
@@ -98,24 +100,25 @@ fn describe(status: &Status) -> String {
     if pressure.events > 0 {
         text += &format!("  memory was short {} times: {} objects freed\n", pressure.events, pressure.freed_objects);
     }
-    if let Some(error) = &status.failing {
+    let is_fenced = status.object.as_ref().is_some_and(|object| object.role == ObjectRole::Fenced);
+    if let Some(error) = status.failing.as_ref().filter(|_| !is_fenced) {
         // Mount processes of earlier versions do not count failures.
         let times = Some(status.failures).filter(|failures| *failures > 0);
         let times = times.map(|failures| format!(", {failures} times so far")).unwrap_or_default();
         text += &format!("  WRITE-BACK FAILS: {error}{times}; the data is kept and retried\n");
-    } else if status.failures > 0 {
+    } else if status.failures > 0 && !is_fenced {
         text += &format!("  write-back failed {} times and has succeeded since\n", status.failures);
     }
     if let Some(object) = &status.object {
-        text += &describe_object(object);
+        text += &describe_object(object, &status.mountpoint);
     }
     tenants::lines(status).iter().for_each(|line| text += &format!("  {line}\n"));
     status.missing_features.iter().for_each(|missing| text += &format!("  missing: {missing}\n"));
     text
 }
 
-fn describe_object(object: &ObjectStatus) -> String {
-    let bytes = size::text;
+fn describe_object(object: &ObjectStatus, mountpoint: &Path) -> String {
+    let (bytes, mountpoint) = (size::text, shell::word(mountpoint));
     let age = |ms: Option<u64>| ms.map_or_else(|| "none yet".to_owned(), |ms| format!("{} ago", tenants::time(ms)));
     let last = age(object.last_commit_ms);
     let mut text = match object.role {
@@ -125,14 +128,14 @@ fn describe_object(object: &ObjectStatus) -> String {
                 0 => String::new(),
                 changes => format!(", {changes} changes only in the local log{oldest}"),
             };
-            format!("  object store: last commit {last}, {} commits{pending}\n", object.commits)
+            format!("  object store: last commit {last}, {} since the mount{pending}\n", object.commits)
         }
-        ObjectRole::Reader => format!("  object store: reading, as the writer was {last}\n"),
+        ObjectRole::Reader => format!("  object store: reading, the writer's state of {last}\n"),
         ObjectRole::Fenced => {
             let by = object.fenced_by.as_deref().unwrap_or("another process");
             format!(
                 "  FENCED: {} took this volume over. Programs get ESTALE, and nothing more can be written.\n  \
-                 To see what is lost: slackwater umount --discard\n",
+                 To see what is lost, and to end this mount: slackwater umount --discard {mountpoint}\n",
                 by.printable()
             )
         }
@@ -184,14 +187,17 @@ mod tests {
             failed_requests: 2,
             ..ObjectStatus::sample()
         });
-        for line in
-            ["last commit 0s ago, 0 commits, 7 changes only in the local log, oldest 3s", "requests: 5, 2 of them"]
-        {
+        for line in [
+            "last commit 0s ago, 0 since the mount, 7 changes only in the local log, oldest 3s",
+            "requests: 5, 2 of them",
+        ] {
             assert!(writer.contains(line), "{line}: {writer}");
         }
         let fenced_by = Some("pid 7 on b".to_owned());
-        let fenced = object(ObjectStatus { role: ObjectRole::Fenced, fenced_by, ..ObjectStatus::sample() });
+        let fenced = Some(ObjectStatus { role: ObjectRole::Fenced, fenced_by, ..ObjectStatus::sample() });
+        let fenced = describe(&Status { object: fenced, failing: Some("stale".to_owned()), ..Status::sample() });
         assert!(fenced.contains("FENCED: pid 7 on b took this volume over"), "{fenced}");
+        assert!(!fenced.contains("retried"), "{fenced}");
         let failing = describe(&Status { failing: Some("no space".to_owned()), ..status });
         assert!(failing.contains("WRITE-BACK FAILS: no space, 3 times so far;"), "{failing}");
     }

@@ -30,7 +30,7 @@ PAUSED      time per second that writers were slowed down,
 HITS        percentage of read pages found in the cache,
             without reads that the kernel answers itself
 AGE         age of the oldest file waiting for write-back
-!           needs attention: failing, at limit, no answer, died
+!           needs attention: fenced, failing, at limit, no answer, died
 K M G T     powers of 1024";
 
 const KEYS: &str = "[d]irty [w]rate [p]aused [a]ge [n]ame [r]everse [v]iew [f]old [?]help [q]uit";
@@ -119,9 +119,16 @@ fn summary(screen: &Screen, columns: usize) -> [Pieces; 2] {
     let Snapshot { volumes, silent, dead } = snapshot;
     let tenants = snapshot.tenants().count() as u64 + total(volumes.iter().map(|volume| volume.more_tenants));
     let what = format!("{}, {}", counted(volumes.len() as u64, "volume"), counted(tenants, "tenant"));
-    let failing = volumes.iter().filter(|volume| volume.failing.is_some()).count();
+    let fenced = volumes.iter().filter(|volume| volume.is_fenced()).count();
+    let failing = volumes.iter().filter(|volume| !volume.is_fenced() && volume.failing.is_some()).count();
     let at_limit = snapshot.tenants().filter(|tenant| tenant.wants_room).count();
-    let wrong = [(failing, "failing"), (dead.len(), "died"), (silent.len(), "silent"), (at_limit, "at limit")];
+    let wrong = [
+        (fenced, "fenced"),
+        (failing, "failing"),
+        (dead.len(), "died"),
+        (silent.len(), "silent"),
+        (at_limit, "at limit"),
+    ];
     let wrong: String =
         wrong.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("  ! {count} {what}")).collect();
     let hidden = match screen.hidden() {

@@ -117,7 +117,10 @@ fn of_volume(volume: &Volume, has_members: bool) -> Group {
     if is_going(volume.phase) {
         notes.push(format!("unmount: {}", description(volume.figures.held_bytes, volume.recent)));
     }
-    if let Some(error) = &volume.failing {
+    if volume.is_fenced() {
+        let by = volume.fenced_by.as_deref().unwrap_or("another process");
+        notes.push(format!("! FENCED: {} took this volume over; nothing more can be written", by.printable()));
+    } else if let Some(error) = &volume.failing {
         notes.push(format!(
             "! WRITE-BACK FAILS: {}; the data is kept and retried",
             error.replace(char::is_control, " ")
@@ -155,6 +158,7 @@ fn name_of(volume: &Volume) -> String {
 
 fn line_of_volume(volume: &Volume) -> Line {
     let state = match volume.phase {
+        _ if volume.is_fenced() => "FENCED",
         _ if volume.failing.is_some() => "FAILING",
         Phase::Starting => "starting",
         Phase::Mounted => "mounted",
@@ -166,7 +170,7 @@ fn line_of_volume(volume: &Volume) -> Line {
     Line {
         name: name_of(volume),
         state,
-        is_wrong: volume.failing.is_some(),
+        is_wrong: volume.is_fenced() || volume.failing.is_some(),
         figures: Some(volume.figures.clone()),
         open_files: Some(volume.open_files),
         detail: format!(
@@ -277,6 +281,7 @@ mod tests {
     use super::*;
     use crate::commands::top::rates::Watch;
     use crate::commands::top::tests::{look, status, tenant};
+    use crate::control::protocol::{ObjectRole, ObjectStatus};
 
     fn names(groups: &[Group]) -> Vec<&str> {
         groups.iter().map(|group| group.head.name.as_str()).collect()
@@ -352,17 +357,28 @@ mod tests {
         let mut gone = tenant(3, "uid:3", 1, None);
         gone.state = TenantState::Offline;
         let other = status(2, "/b", vec![full, gone]);
-        let mut snapshot = Watch::default().add(look(Instant::now(), vec![failing, other]));
+        let mut fenced = status(5, "/c", Vec::new());
+        let fenced_by = Some("pid 7 on b\u{1b}".to_owned());
+        (fenced.failing, fenced.object) = (
+            Some("stale".to_owned()),
+            Some(ObjectStatus { role: ObjectRole::Fenced, fenced_by, ..ObjectStatus::sample() }),
+        );
+        let mut snapshot = Watch::default().add(look(Instant::now(), vec![failing, other, fenced]));
         let lost = Process { pid: 3, source: "/s".into(), mountpoint: "/m".into(), arena: "/dev/shm/x y".into() };
         (snapshot.silent, snapshot.dead) = (vec![lost.clone()], vec![Process { pid: 4, ..lost }]);
         let groups = groups(&snapshot, View::Both, Order { by: SortBy::Name, is_reversed: false });
         let states: Vec<_> = groups.iter().map(|group| (group.head.state, group.head.is_wrong)).collect();
-        assert_eq!(states, [("died", true), ("no answer", true), ("FAILING", true), ("mounted", false)]);
+        assert_eq!(
+            states,
+            [("died", true), ("no answer", true), ("FAILING", true), ("mounted", false), ("FENCED", true)]
+        );
         assert!(groups[0].notes[0].contains("/dev/shm/x y: mount /s again"), "{:?}", groups[0]);
         let [unmount, fails, more] = &groups[2].notes[..] else { panic!("{:?}", groups[2].notes) };
         assert!(unmount.starts_with("unmount: 1.0 MiB left") && fails.starts_with("! WRITE-BACK FAILS: no space"));
         assert!(more.starts_with("3 more tenants with less"));
         assert!(groups[2].members.is_empty(), "one that has everything");
+        let [fenced] = &groups[4].notes[..] else { panic!("{:?}", groups[4].notes) };
+        assert_eq!(fenced, "! FENCED: pid 7 on b\\u{1b} took this volume over; nothing more can be written");
         let members: Vec<_> = groups[3].members.iter().map(|(_, line)| (line.state, line.is_wrong)).collect();
         assert_eq!(members, [("at limit", true), ("removed", false)]);
     }

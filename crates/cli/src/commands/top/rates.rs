@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use crate::commands::survey::{Answer, Survey};
-use crate::control::protocol::{self, Phase, Status, TenantState};
+use crate::control::protocol::{self, ObjectRole, Phase, Status, TenantState};
 use crate::output::progress::{Rate, time_left};
 use crate::registry::Entry;
 
@@ -83,6 +83,9 @@ pub(super) struct Volume {
     pub(super) mountpoint: PathBuf,
     pub(super) phase: Phase,
     pub(super) failing: Option<String>,
+    /// Of an object volume: the part of this process, and the process that has taken the volume over.
+    pub(super) role: Option<ObjectRole>,
+    pub(super) fenced_by: Option<String>,
     pub(super) cache_bytes: u64,
     #[serde(flatten)]
     pub(super) figures: Figures,
@@ -94,6 +97,13 @@ pub(super) struct Volume {
     pub(super) recent: Option<f64>,
     pub(super) tenants: Vec<Tenant>,
     pub(super) more_tenants: u64,
+}
+
+impl Volume {
+    /// Whether another process has taken it over.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.role == Some(ObjectRole::Fenced)
+    }
 }
 
 /// Whether it is being unmounted, or is unmounted and still flushing.
@@ -219,6 +229,8 @@ fn volume<'a>(
         mountpoint: status.mountpoint.clone(),
         phase: status.phase,
         failing: status.failing.clone(),
+        role: status.object.as_ref().map(|object| object.role),
+        fenced_by: status.object.as_ref().and_then(|object| object.fenced_by.clone()),
         cache_bytes: status.cache_bytes,
         figures: Figures {
             held_bytes: status.bytes_left,

@@ -37,6 +37,8 @@ impl Session {
         request: UmountRequest,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
+        // A fenced volume accepts nothing any more.
+        let within = if self.is_fenced() && !request.discard { within.min(STEPS_WITHIN) } else { within };
         // A deadline beyond the range of the clock is none.
         let now = Instant::now();
         let deadline = now.checked_add(within).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
@@ -54,10 +56,13 @@ impl Session {
     /// Adds what happens to unwritten data (S3).
     fn with_location(&self, failure: Failure) -> Failure {
         let (source, arena) = (self.entry.source.name().printable(), self.entry.arena.printable());
-        if self.is_fenced() {
-            failure.advise(format!(
-                "{source} was taken over, and accepts nothing from here any more: see what is lost with umount --discard"
-            ))
+        if self.is_fenced() && matches!(failure.reason, Reason::Deadline | Reason::Left) {
+            let next = match failure.reason == Reason::Left {
+                true => format!("it is kept in {arena}"),
+                false => "see what is lost, and end this mount, with --discard".to_owned(),
+            };
+            let what = format!("{}: {source} was taken over, and accepts nothing from here any more", failure.what);
+            Failure::new(failure.reason, what).advise(next)
         } else if failure.reason != Reason::Left {
             failure
         } else if self.entry.volume.is_some() {
