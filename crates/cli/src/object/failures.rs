@@ -1,21 +1,28 @@
 //! Errors of volumes, as messages that say what to do next.
 
+use slackwater::ErrorKind;
 use slackwater_object::{Holder, VolumeError};
 
 use crate::exit::{Failure, Reason};
 
-/// The message for an error of the volume at `url`.
+/// The message for an error of the volume at `url`. If another process has the volume, the caller adds what to do.
 pub(super) fn of(error: &VolumeError, url: &str) -> Failure {
     match error {
         VolumeError::Location(text) => Failure::usage(text.clone()),
-        VolumeError::InUse(holder) => Failure::new(Reason::Busy, format!("{url} is {holder}"))
-            .advise("unmount it there, or mount it --read-only beside that one")
-            .advise("if that process is dead or unreachable: --take-over ends it; what it made durable is kept"),
-        VolumeError::NoVolume(_) => Failure::failed(error.to_string()),
-        other @ (VolumeError::Store(_) | _) => {
-            Failure::failed(format!("{url}: {other}")).advise(format!("check the store: slackwater doctor {url}"))
+        VolumeError::InUse(holder) => Failure::new(Reason::Busy, format!("{url} is {holder}")),
+        // Its text says what to do.
+        VolumeError::Store(held) if held.kind() == ErrorKind::Busy => Failure::busy(format!("{url}: {held}")),
+        // Their texts name the volume and what to do.
+        VolumeError::NoVolume(_) | VolumeError::Exists(_) | VolumeError::Unreadable { .. } => {
+            Failure::failed(error.to_string())
         }
+        VolumeError::Failed { text, .. } => Failure::failed(text.clone()).advise(check_the_store(url)),
+        other @ (VolumeError::Store(_) | _) => Failure::failed(format!("{url}: {other}")).advise(check_the_store(url)),
     }
+}
+
+fn check_the_store(url: &str) -> String {
+    format!("check the store: slackwater doctor {url}")
 }
 
 /// The machine and process of a holder.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
-use slackwater_object::{FsckOptions, FsckReport, Location, fsck};
+use slackwater_object::{FsckOptions, FsckReport, Location, VolumeError, fsck};
 
 use crate::arguments::FsckArguments;
 use crate::exit::{Failure, Reason};
@@ -47,7 +47,12 @@ fn check(arguments: &FsckArguments) -> Result<FsckReport, Failure> {
     let mut meter = Meter::new("checking");
     let report = fsck(&location, &options, &mut |progress| show(&mut meter, &progress));
     drop(meter);
-    report.map_err(|error| failures::of(&error, &location.to_string()))
+    report.map_err(|error| match (&error, failures::of(&error, &location.to_string())) {
+        (VolumeError::InUse(_), in_use) => in_use
+            .advise("--repair needs a volume that is not mounted; a check without --repair does not")
+            .advise("if that process is dead or unreachable, first mount it with --take-over, and unmount it"),
+        (_, other) => other,
+    })
 }
 
 fn status(report: &FsckReport) -> u8 {

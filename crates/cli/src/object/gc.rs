@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use slackwater_arena::size;
-use slackwater_object::{GcOptions, Location, gc};
+use slackwater_object::{GcOptions, Location, VolumeError, gc};
 
 use crate::arguments::GcArguments;
 use crate::exit::Failure;
@@ -25,7 +25,12 @@ pub(crate) fn run(arguments: &GcArguments) -> Result<ExitCode, Failure> {
     let mut meter = Meter::new("collecting");
     let report = gc(&location, &options, &mut |progress| show(&mut meter, &progress));
     drop(meter);
-    let report = report.map_err(|error| failures::of(&error, &location.to_string()))?;
+    let report = report.map_err(|error| match (&error, failures::of(&error, &location.to_string())) {
+        (VolumeError::InUse(_), in_use) => in_use
+            .advise("a mounted volume deletes unused objects by itself")
+            .advise("if that process is dead or unreachable, first mount it with --take-over, and unmount it"),
+        (_, other) => other,
+    })?;
     if arguments.json {
         print_json(&json!({
             "version": 1,

@@ -4,7 +4,7 @@ use slackwater_object::{Location, ObjectBackend};
 
 use crate::arguments::MkfsArguments;
 use crate::exit::Failure;
-use crate::object::failures;
+use crate::object::{failures, wait_for_store};
 use crate::output::terminal::outln;
 
 /// Makes an empty volume.
@@ -20,7 +20,8 @@ pub(crate) fn run(arguments: &MkfsArguments) -> Result<(), Failure> {
         return Err(Failure::usage("a store in memory ends with its process")
             .advise("mount it without mkfs: slackwater mount memory: MOUNTPOINT"));
     }
-    ObjectBackend::mkfs(&location).map_err(|error| failures::of(&error, &location.to_string()))?;
+    let url = location.to_string();
+    wait_for_store(&url, || ObjectBackend::mkfs(&location)).map_err(|error| failures::of(&error, &url))?;
     outln!("Made an empty volume at {location}.");
     outln!("Mount it with: slackwater mount {location} MOUNTPOINT");
     Ok(())

@@ -4,7 +4,7 @@
 //! ```text
 //! volume         find, open and close a volume
 //! failures       errors of volumes as messages
-//! mkfs, fsck, gc the commands on a volume that is not mounted
+//! mkfs, fsck, gc the commands on a volume
 //! doctor         checks of a store
 //! ```
 
@@ -34,12 +34,37 @@ pub(crate) use self::{
     volume::{Volume, find},
 };
 
+#[cfg(feature = "object")]
+use slackwater_fuse::Printable as _;
+
 use crate::exit::Failure;
+
+/// How old a reader may be if the user does not say.
+pub(crate) const FOLLOW: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The result of one check of a store: what was found, or what is wrong.
 pub(crate) struct StoreFinding {
     pub(crate) name: String,
     pub(crate) result: Result<String, Failure>,
+}
+
+/// Does `work`, which waits for the store at `url`. If it takes long, prints that it goes on.
+#[cfg(feature = "object")]
+fn wait_for_store<T: Send>(url: &str, work: impl FnOnce() -> T + Send) -> T {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    const SILENCE: std::time::Duration = std::time::Duration::from_secs(1);
+    std::thread::scope(|scope| {
+        let (finished, end) = channel::<()>();
+        scope.spawn(move || {
+            // The sender is dropped at the end, after a panic too.
+            if end.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+                crate::output::terminal::errln!("waiting for the store of {}", url.printable());
+            }
+        });
+        let done = work();
+        drop(finished);
+        done
+    })
 }
 
 /// Shows the progress of a command.

@@ -15,19 +15,17 @@ use slackwater_object::{Location, ObjectBackend, OpenOptions, Role, VolumeError}
 
 use crate::control::protocol::{ObjectRole, ObjectStatus, VolumeOptions};
 use crate::exit::Failure;
-use crate::object::failures;
+use crate::object::{self, failures, wait_for_store};
 use crate::os::private_dir;
 use crate::source::object::ObjectVolume;
 use crate::volume::front_end;
 use crate::volume::tenants::ms;
 
-/// How old a reader may be if the user does not say.
-const FOLLOW: Duration = Duration::from_secs(5);
 /// Interval between two attempts to open a volume that another process has.
 const TRY_EVERY: Duration = Duration::from_secs(2);
 
-/// Finds out which volume is at a URL; and its directory, if the store is one. A store in memory has no volume before
-/// it is mounted, so one is made.
+/// Reads which volume is at a URL, and returns it with its directory, if the store is a directory. A store in memory has
+/// no volume before it is mounted, so this makes one.
 ///
 /// # Errors
 /// The URL is wrong, the store fails, or there is no volume.
@@ -36,7 +34,7 @@ const TRY_EVERY: Duration = Duration::from_secs(2);
 /// For the store.
 pub(crate) fn find(url: &str, is_read_only: bool) -> Result<(ObjectVolume, Option<PathBuf>), Failure> {
     let location = Location::parse(url).map_err(|error| failures::of(&error, url))?;
-    let mut looked = ObjectBackend::look(&location);
+    let mut looked = wait_for_store(&location.to_string(), || ObjectBackend::look(&location));
     if matches!(looked, Err(VolumeError::NoVolume(_))) && url.starts_with("memory:") {
         looked = ObjectBackend::mkfs(&location).and_then(|()| ObjectBackend::look(&location));
     }
@@ -54,8 +52,8 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Opens `source`, whose local log is beside `arena`. If another process has it, waits for that one with `wait`, and
-    /// reports through `say` that it does.
+    /// Opens `source`, whose local log is beside `arena`. With `wait`, waits while another process has the volume, and
+    /// reports through `say` that it waits.
     ///
     /// # Errors
     /// `Busy`, with the process that has it; or the store fails.
@@ -78,12 +76,12 @@ impl Volume {
         let options = OpenOptions {
             log_dir,
             take_over: options.take_over,
-            follow: source.is_read_only.then(|| backend_age(options.follow.unwrap_or(FOLLOW))),
+            follow: source.is_read_only.then(|| backend_age(options.follow.unwrap_or(object::FOLLOW))),
             upload_limit_bytes_per_s: options.upload_limit_bytes_per_s,
         };
         let mut is_waiting = false;
         loop {
-            match ObjectBackend::open(&location, &options) {
+            match wait_for_store(url, || ObjectBackend::open(&location, &options)) {
                 Ok(backend) => {
                     let (backend, source, arena) = (Arc::new(backend), source.clone(), arena.to_path_buf());
                     return Ok(Self { backend, source, arena });
@@ -99,7 +97,9 @@ impl Volume {
                     if is_new {
                         remove_empty_log(source, arena);
                     }
-                    return Err(failures::of(&error, url));
+                    let is_held = matches!(error, VolumeError::InUse(_));
+                    let failure = failures::of(&error, url);
+                    return Err(if is_held { how_to_get_it(failure) } else { failure });
                 }
             }
         }
@@ -110,7 +110,7 @@ impl Volume {
         Arc::clone(&self.backend) as _
     }
 
-    /// Fails if another writer has had the volume since the data in the local arena was written.
+    /// Fails if another process has written to the volume since the data in the local arena was written.
     ///
     /// # Errors
     /// It has, with its name.
@@ -157,8 +157,8 @@ impl Volume {
         self.backend.known_paths(inos)
     }
 
-    /// Brings every change to the store, releases the volume for its next writer, and removes the local log. With
-    /// `discard`, drops the changes that cannot be brought to the store.
+    /// Commits every change, releases the volume for its next writer, and removes the local log. With `discard`, drops the
+    /// changes that cannot be committed.
     ///
     /// # Errors
     /// The store failed; the changes are in the local log.
@@ -193,7 +193,14 @@ impl Volume {
     }
 }
 
-/// The age at which the backend follows the writer. The engine and the kernel add theirs.
+/// Adds to a failure that another process has the volume what the user can do.
+fn how_to_get_it(failure: Failure) -> Failure {
+    failure
+        .advise("unmount it there, pass --wait, or mount it --read-only beside that process")
+        .advise("if that process is dead or unreachable: --take-over ends it, and keeps what it made durable")
+}
+
+/// The age at which the backend follows the writer. The caches of the engine and of the kernel add theirs.
 fn backend_age(follow: Duration) -> Duration {
     follow - 2 * front_end::cache_timeout(Some(follow))
 }

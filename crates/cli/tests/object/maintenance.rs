@@ -69,15 +69,33 @@ fn a_writer_can_be_checked_but_not_collected() {
         store.run(&scratch, &["fsck", &store.url]).expect(0, &["No errors."]);
         let refused = store.run(&scratch, &["fsck", &store.url, "--repair"]);
         let pid = format!("pid {}", mount.process.0.id());
-        refused.expect(8, &[&pid]);
-        // The writer collects by itself.
-        store.run(&scratch, &["gc", &store.url]).expect(3, &["is in use by", &pid]);
+        refused.expect(8, &[&pid, "a check without --repair does not"]);
+        store.run(&scratch, &["gc", &store.url]).expect(3, &["is in use by", &pid, "by itself"]);
         assert!(fs::read(mountpoint.join("large")).unwrap() == vec![7; 4 << 20]);
         scratch.umount(&mountpoint);
         mount.wait().expect(0, &[]);
         store.run(&scratch, &["gc", &store.url]).expect(0, &["Deleted 0 of"]);
         store.fsck(&scratch);
     }
+}
+
+#[test]
+fn a_volume_of_a_dead_writer_is_mounted_before_it_is_collected_or_repaired() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let store = Store::directory(&scratch);
+    let [mountpoint] = store.mountpoints(&scratch);
+    store.mkfs(&scratch);
+    store.mount(&scratch, &mountpoint, &[]).kill();
+    for (words, code) in [(["gc", &store.url, "--dry-run"], 3), (["fsck", &store.url, "--repair"], 8)] {
+        let refused = store.run(&scratch, &words);
+        refused.expect(code, &["Mount the volume and unmount it first"]);
+        assert!(!refused.text.contains("doctor"), "{}", refused.text);
+    }
+    let mut mount = store.mount(&scratch, &mountpoint, &[]);
+    scratch.umount(&mountpoint);
+    mount.wait().expect(0, &[]);
+    store.run(&scratch, &["gc", &store.url]).expect(0, &[]);
 }
 
 #[test]

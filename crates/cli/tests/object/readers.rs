@@ -25,6 +25,7 @@ fn readers_follow_the_writer_and_cannot_write() {
         file.sync_all().unwrap();
 
         let mut reader = store.mount(&scratch, &reads, &["--read-only", "--follow", "1s"]);
+        assert!(reader.announcement.contains("follows the writer within 1s"), "{}", reader.announcement);
         let mut also_reader = store.mount(&scratch, &also_reads, &["--read-only"]);
         for at in [&reads, &also_reads] {
             assert_eq!(fs::read(at.join("file")).unwrap(), b"one");

@@ -37,7 +37,11 @@ const CASES: &[Case] = &[
     (&["mount", "file://{}/volume", "{}/mnt", "--upload-limit", "1"], 2, &["at least 64KiB"]),
     (&["mount", "file://{}/volume", "{}/mnt", "-o", "follow"], 2, &["follow", "needs a value"]),
     (&["mount", "file://{}/volume", "{}/mnt", "--cache", "1KiB"], 2, &["too small"]),
-    (&["mkfs", "file://{}/volume"], 1, &["volume"]),
+    (
+        &["mkfs", "file://{}/volume"],
+        1,
+        &["slackwater: there is a volume at file://{}/volume already", "another prefix"],
+    ),
     (&["fsck", "file://{}/source"], 8, &["no Slackwater volume"]),
     (&["fsck", "s3://key:hush@bucket/prefix"], 2, &["credentials"]),
     (&["fsck"], 2, &["<URL>"]),
@@ -67,7 +71,8 @@ fn wrong_inputs_are_refused_with_advice_and_leave_nothing() {
     fs::create_dir(scratch.path.join("volume/inner")).unwrap();
     for (words, code, parts) in CASES {
         let words: Vec<_> = words.iter().map(|word| word.replace("{}", place)).collect();
-        check(&words, &scratch.run(&words), *code, parts);
+        let parts: Vec<_> = parts.iter().map(|part| part.replace("{}", place)).collect();
+        check(&words, &scratch.run(&words), *code, &parts.iter().map(String::as_str).collect::<Vec<_>>());
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         assert!(!mounts.contains(&format!("{place}/mnt")), "{words:?} has mounted");
         assert!(!scratch.path.join("nothing").exists(), "{words:?} made a directory");

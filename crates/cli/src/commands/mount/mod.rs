@@ -36,6 +36,7 @@ use crate::control::protocol::{ObjectRole, VolumeOptions};
 use crate::control::server;
 use crate::exit::{Failure, Reason};
 use crate::metrics;
+use crate::object;
 use crate::os::sys::Signals;
 use crate::os::{early_exit, kernel};
 use crate::output::progress::Meter;
@@ -296,10 +297,17 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, me
     let frames = u64::from(mounted.engine.arena().frames());
     let cache = size::text(frames * slackwater_arena::FRAME_BYTES as u64);
     let tunables = tunables(arguments.dirty_ratio, arguments.dirty_expire);
-    let age = format_duration(tunables.dirty_expire.saturating_add(tunables.dirty_writeback));
+    let age = tunables.dirty_expire.saturating_add(tunables.dirty_writeback);
+    let promise = match (entry.source.is_reader(), arguments.read_only) {
+        (true, _) => {
+            format!("follows the writer within {}", format_duration(arguments.follow.unwrap_or(object::FOLLOW)))
+        }
+        (false, true) => "read-only".to_owned(),
+        (false, false) => format!("dirty data is written back within {}", format_duration(age)),
+    };
     let umount = format!("{} umount {}", shell::word(&command_name()), shell::word(&entry.mountpoint));
     outln!(
-        "Mounted {} at {}: cache {cache}, dirty data is written back within {age}.",
+        "Mounted {} at {}: cache {cache}, {promise}.",
         entry.source.name().printable(),
         entry.mountpoint.printable()
     );
