@@ -29,7 +29,7 @@ fn a_daemon_serves_object_volumes_and_continues_after_a_kill() {
     need_fuse();
     let scratch = Scratch::new();
     for store in stores(&scratch) {
-        let [configured, other] = store.mountpoints(&scratch);
+        let [configured, other, readers @ ..] = store.mountpoints::<4>(&scratch);
         let second = Store::directory(&scratch);
         store.mkfs(&scratch);
         second.mkfs(&scratch);
@@ -47,6 +47,17 @@ fn a_daemon_serves_object_volumes_and_continues_after_a_kill() {
         let busy =
             store.run(&scratch, &["mount", "--daemon", &second.url, configured.to_str().unwrap(), "--name", "x"]);
         busy.expect(3, &[]);
+        // Readers of the same volume, beside its writer and in the same process.
+        fs::write(configured.join("seen"), "seen").unwrap();
+        scratch.run(["sync", "one"]).expect(0, &[]);
+        for reader in &readers {
+            let words = ["mount", "--daemon", &store.url, reader.to_str().unwrap(), "--read-only"];
+            store.run(&scratch, &words).expect(0, &["Mounted", &store.url]);
+        }
+        for reader in &readers {
+            assert_eq!(fs::read(reader.join("seen")).unwrap(), b"seen");
+            scratch.umount(reader);
+        }
         for at in [&configured, &other] {
             fs::create_dir(at.join("dir")).unwrap();
             fs::write(at.join("dir/file"), "kept").unwrap();

@@ -29,6 +29,7 @@ mod volumes;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use slackwater::{Engine, Namespace, Tunables, UmountGrace};
@@ -172,6 +173,7 @@ fn start_volumes(
         tally: Tally::default(),
         events: events::Events::default(),
         left,
+        readers: AtomicU64::new(0),
     };
     Volumes::new(shared).map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))
 }

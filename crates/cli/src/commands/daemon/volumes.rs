@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -57,6 +58,8 @@ pub(super) struct Shared {
     pub(super) tally: Tally,
     pub(super) events: Events,
     pub(super) left: Leftovers,
+    /// Read-only mounts of object volumes so far.
+    pub(super) readers: AtomicU64,
 }
 
 pub(crate) struct Volumes {
@@ -136,6 +139,11 @@ impl Volumes {
             let endpoints = endpoints::find(&request.source, &request.mountpoint, &request.options, &mounts)?;
             let identity = endpoints.source.identity(&[]);
             let identity = identity.map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
+            // A reader has no data in the arena, and may be beside the writer and other readers.
+            let identity = match endpoints.source.is_reader() {
+                true => format!("{identity}-reader-{}", self.shared.readers.fetch_add(1, Ordering::Relaxed)),
+                false => identity,
+            };
             let Shared { arena, cache_bytes, socket, .. } = &self.shared;
             let entry =
                 Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena.clone(), *cache_bytes);
