@@ -7,6 +7,13 @@ use std::time::Duration;
 
 use slackwater_s3_server::{BUCKET, Server};
 
+const USAGE: &str = "\
+Usage: slackwater-s3-server [--delay-ms N] [--bucket NAME] [ROOT]
+
+Prints the environment variables with which programs find it, then an
+empty line, and serves until its standard input ends. Without ROOT, the
+objects are in memory and are removed at the end.";
+
 fn main() -> Result<(), Box<dyn Error>> {
     let (mut delay, mut bucket, mut root) = (Duration::ZERO, BUCKET.to_owned(), None);
     let mut arguments = std::env::args().skip(1);
@@ -15,7 +22,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         match argument.as_str() {
             "--delay-ms" => delay = Duration::from_millis(value()?.parse()?),
             "--bucket" => bucket = value()?,
-            option if option.starts_with('-') => return Err(format!("unknown option {option}").into()),
+            "--help" | "-h" => {
+                writeln!(stdout(), "{USAGE}")?;
+                return Ok(());
+            }
+            option if option.starts_with('-') => return Err(format!("unknown option {option}; see --help").into()),
             path => root = Some(PathBuf::from(path)),
         }
     }
