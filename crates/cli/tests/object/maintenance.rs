@@ -107,9 +107,10 @@ fn gc_deletes_what_nothing_uses_and_nothing_else() {
     // A process that died before its commit leaves such an object.
     let objects = store.objects.clone().unwrap();
     let segments = files_below(&objects.join("seg"));
-    // Its folder is named after the last digits of its name, and the first ones are the time.
+    // Its folder is named after the last digits of its name. The first ones are the time, then comes the writer: here an
+    // earlier one, since objects of later writers are kept.
     let name = segments[0].file_name().unwrap().to_str().unwrap();
-    let orphan = segments[0].with_file_name(format!("{}ffffffff{}", &name[..12], &name[20..]));
+    let orphan = segments[0].with_file_name(format!("{}00000000{}", &name[..12], &name[20..]));
     fs::copy(&segments[0], &orphan).unwrap();
     store.run(&scratch, &["gc", &store.url]).expect(0, &["Deleted 0 of", "younger than --grace"]);
     store.run(&scratch, &["gc", &store.url, "--grace", "0s", "--dry-run"]).expect(0, &["Would delete 1 of"]);

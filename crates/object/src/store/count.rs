@@ -21,7 +21,7 @@ pub struct Count {
 #[non_exhaustive]
 pub struct Counts {
     requests: [u64; Operation::ALL.len()],
-    /// Requests that the store answered with an error, "not found" and failed conditions included.
+    /// Requests that the store did not carry out. "Not found" and a condition that does not hold are answers.
     pub failed: u64,
     /// Bytes of objects and parts that were sent.
     pub sent_bytes: u64,
@@ -81,7 +81,7 @@ impl Layer for Count {
     }
 
     async fn after(&self, _request: &Request, (): (), error: Option<&Error>) -> Result<()> {
-        self.failed.fetch_add(u64::from(error.is_some()), Ordering::Relaxed);
+        self.failed.fetch_add(u64::from(error.is_some_and(|error| !is_an_answer(error))), Ordering::Relaxed);
         Ok(())
     }
 
@@ -93,4 +93,12 @@ impl Layer for Count {
         self.received_bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
         Ok(piece)
     }
+}
+
+/// Whether it says how the objects are, not that the request failed.
+fn is_an_answer(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::NotFound { .. } | Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. }
+    )
 }

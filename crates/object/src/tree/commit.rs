@@ -294,11 +294,11 @@ impl Tree {
         };
         let mut record = SegmentRecord::decode(&stored)
             .map_err(|bad| BackendError::new(ErrorKind::Io, format!("segment {segment}: {bad}")))?;
-        record.live_bytes = record.live_bytes.saturating_add_signed(live);
+        record.live_bytes = live_after(&record, live).unwrap_or_else(|| {
+            tracing::error!(%segment, ?record, live, "a count of live bytes is wrong: the segment is kept until a repair");
+            record.total_bytes
+        });
         record.dead_unix_ms = if record.live_bytes == 0 { clock::unix_ms() } else { 0 };
-        if record.live_bytes > record.total_bytes {
-            tracing::error!(%segment, ?record, "more bytes of a segment are live than it has");
-        }
         Ok(Some((segment, record)))
     }
 
@@ -357,5 +357,22 @@ impl Tree {
                 tracing::debug!(%error, "storing a table");
             }
         });
+    }
+}
+
+/// The live bytes of a segment after a change; `None` if it cannot have so many or so few.
+fn live_after(record: &SegmentRecord, change: i64) -> Option<u64> {
+    record.live_bytes.checked_add_signed(change).filter(|live| *live <= record.total_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_count_of_live_bytes_is_no_reason_to_collect_a_segment() {
+        let record = SegmentRecord { live_bytes: 60, ..SegmentRecord::new(SegmentPlace::Object, 100) };
+        assert_eq!([-60, 40].map(|change| live_after(&record, change)), [Some(0), Some(100)]);
+        assert_eq!([-61, 41].map(|change| live_after(&record, change)), [None, None]);
     }
 }

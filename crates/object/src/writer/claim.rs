@@ -82,16 +82,17 @@ impl Claims {
                     Standing::Free => {}
                     Standing::LeftBehind => tracing::info!(claim = number, "the last writer of the volume has ended"),
                     Standing::Held if is_victim => {
-                        tracing::warn!(claim = number, holder = %newest.holder(now_unix_ms), "taking the volume over");
+                        tracing::info!(claim = number, holder = %newest.holder(now_unix_ms), "taking the volume over");
                     }
                     Standing::Held => return Err(ClaimError::InUse(newest.holder(now_unix_ms))),
                 }
             }
             victim.get_or_insert(number);
-            if create(&*self.store, &self.path(number + 1), record.encode()).await? {
+            let next = number.saturating_add(1);
+            if create(&*self.store, &self.path(next), record.encode()).await? {
                 let record = Mutex::new(record);
                 let (claims, winner) = (self.clone(), Mutex::default());
-                return Ok(Claim { claims, number: number + 1, record, winner, _token: token });
+                return Ok(Claim { claims, number: next, record, winner, _token: token });
             }
         }
         let newest = self.newest().await?;

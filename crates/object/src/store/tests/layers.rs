@@ -20,7 +20,8 @@ fn faulty() -> (Arc<Fault>, Layered<Fault>) {
 #[tokio::test]
 async fn requests_and_bytes_are_counted_by_kind() {
     let count = Arc::new(Count::default());
-    let store = Layered::new(count.clone(), Arc::new(InMemory::new()));
+    let (fault, objects) = faulty();
+    let store = Layered::new(count.clone(), Arc::new(objects));
     let path = Path::from("a");
     store.put(&path, "12345".into()).await.expect("stored");
     store.put_opts(&path, "123".into(), PutMode::Create.into()).await.expect_err("it exists");
@@ -33,9 +34,13 @@ async fn requests_and_bytes_are_counted_by_kind() {
         let expected = u64::from(!matches!(operation, Operation::Update | Operation::Copy));
         assert_eq!(counts.of(operation), expected, "{}", operation.name());
     }
-    assert_eq!((counts.sent_bytes, counts.received_bytes, counts.failed), (8, 2, 1));
+    // That an object exists is an answer.
+    assert_eq!((counts.sent_bytes, counts.received_bytes, counts.failed), (8, 2, 0));
     assert_eq!(counts.writes(), 2);
     assert_eq!(count.counts().since(&counts).total(), 0);
+    fault.add(Rule::fail(Failure::Server).next(1));
+    store.head(&path).await.expect_err("it fails");
+    assert_eq!(count.counts().since(&counts).failed, 1);
 }
 
 #[tokio::test(start_paused = true)]
