@@ -23,6 +23,11 @@ use crate::harness::{Options, Report};
 const ABOUT: &str = "Volumes in an object store whose requests take 1 ms and 30 ms, beside the store, a volume of a directory, \
                      and file systems of others on the same store.";
 
+/// Rounds of parts that mount again or take long.
+fn long_rounds(options: &Options) -> u32 {
+    options.pick(6, 3)
+}
+
 /// Runs the experiment.
 ///
 /// # Errors
@@ -37,9 +42,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     if let Some(archive) = report.optional("a source tree", trees::archive(&testbed.home))? {
         trees::unpack(&mut testbed, options, &archive)?;
     }
+    testbed.end_peers();
     let idle = rest::idle(&testbed, options)?;
     let peaks = rest::memory(&mut testbed, options)?;
     testbed.end()?;
+    testbed.failures.drain(..).for_each(|failure| report.note(failure));
     results::write(&mut report, &testbed.series, options, &idle, &peaks);
     Ok(report)
 }

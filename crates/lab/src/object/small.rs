@@ -34,12 +34,12 @@ pub(super) fn files(options: &Options) -> usize {
 
 pub(super) fn measure(testbed: &mut Testbed, options: &Options) -> Result<()> {
     let (writes, files) = (writes(options), files(options));
-    for subject in &testbed.subjects {
+    testbed.prepare("small writes", |subject, _| {
         let file = File::create(subject.path().join(FILE))?;
         file.write_all_at(&vec![1; PAGE * PAGES as usize], 0)?;
         file.sync_all()?;
-        subject.settle()?;
-    }
+        subject.settle()
+    })?;
     testbed.rounds(
         "small writes",
         options.rounds(),

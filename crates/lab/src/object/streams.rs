@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
+use super::long_rounds;
 use super::subject::Subject;
 use super::testbed::{Cell, Testbed};
 use crate::harness::threads::wait_until;
@@ -20,14 +21,14 @@ const BLOCK_BYTES: usize = 1 << 20;
 
 /// Bytes of the file.
 pub(super) fn bytes(options: &Options) -> u64 {
-    options.pick(1 << 30, 128 << 20)
+    options.pick(1 << 30, 64 << 20)
 }
 
 pub(super) fn measure(testbed: &mut Testbed, options: &Options) -> Result<()> {
     let bytes = bytes(options);
     testbed.rounds(
         "streams",
-        options.rounds(),
+        long_rounds(options),
         |bare, cell| {
             cell.add(WRITE, mb_per_s(bytes, bare.put(bytes)?));
             cell.add(READ, mb_per_s(bytes, bare.get(bytes)?));

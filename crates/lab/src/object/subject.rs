@@ -151,6 +151,8 @@ impl Subject {
                 command.args(["mount", "--config", "/dev/null", "--vfs-cache-mode", "writes"]);
                 // Uploads begin at close, not 5 s later.
                 command.args(["--vfs-write-back", "0s"]);
+                // It would ask for the time of each file in a listing.
+                command.arg("--use-server-modtime");
                 command.arg("--cache-dir").arg(self.home.join("cache"));
                 command.env("RCLONE_S3_PROVIDER", "Other").env("RCLONE_S3_ENDPOINT", &self.endpoint);
                 command.env("RCLONE_S3_ENV_AUTH", "true").env("RCLONE_S3_REGION", REGION);
@@ -162,12 +164,22 @@ impl Subject {
                 let written = file.and_then(|mut file| writeln!(file, "{ACCESS_KEY}:{SECRET_KEY}"));
                 written.with_context(|| format!("cannot write {}", key.display()))?;
                 command.arg(&self.bucket).arg(mountpoint).arg("-f");
-                let options = format!("url={},use_path_request_style,endpoint={REGION}", self.endpoint);
+                // It hangs in the upload of a file in parts to a server that it does not know.
+                let options = format!("url={},use_path_request_style,endpoint={REGION},nomultipart", self.endpoint);
                 command.arg("-o").arg(options).arg("-o").arg(format!("passwd_file={}", key.display()));
             }
             other => unreachable!("no subject has the name {other}"),
         }
         Ok(command)
+    }
+
+    pub(super) fn is_mounted(&self) -> bool {
+        self.mounted.is_some()
+    }
+
+    /// Ends it, whatever its state.
+    pub(super) fn abandon(&mut self) {
+        self.mounted = None;
     }
 
     /// Ends it.

@@ -5,9 +5,9 @@ use anyhow::{Context, Result};
 use super::bare::Bare;
 use super::server::{Delay, Requests, Servers};
 use super::subject::{PEERS, Subject};
-use crate::fuse;
 use crate::harness::{Options, Series, rounds};
 use crate::scratch::Scratch;
+use crate::{fuse, interrupt};
 
 /// The column of the store without a file system.
 pub(super) const BARE: &str = "bare store";
@@ -21,6 +21,8 @@ pub(super) struct Testbed {
     pub(super) bares: Vec<(Delay, Bare)>,
     pub(super) s3: Servers,
     pub(super) series: Series,
+    /// Which of others failed, and with what.
+    pub(super) failures: Vec<String>,
     pub(super) home: Scratch,
 }
 
@@ -40,16 +42,50 @@ impl Testbed {
         let s3 = Servers::start(&home)?;
         let program = fuse::slackwater_with_object_volumes()?;
         let mut subjects = vec![Subject::dir(&program, home.subdirectory("dir")?)?];
-        let mut bares = Vec::new();
+        let (mut bares, mut failures) = (Vec::new(), Vec::new());
         for delay in Delay::ALL {
             let folder = |name: &str| home.subdirectory(&format!("{name}-{}", delay.tag()));
             bares.push((delay, Bare::connect(&s3, delay)?));
             subjects.push(Subject::ours(&program, &s3, delay, folder("ours")?)?);
             for name in PEERS {
-                subjects.extend(Subject::peer(name, &s3, delay, folder(name)?)?);
+                match Subject::peer(name, &s3, delay, folder(name)?) {
+                    Ok(subject) => subjects.extend(subject),
+                    Err(error) => failures.push(format!("{error:#}")),
+                }
             }
         }
-        Ok(Self { subjects, bares, s3, series: Series::default(), home })
+        Ok(Self { subjects, bares, s3, series: Series::default(), failures, home })
+    }
+
+    /// Prepares all subjects. One of others that fails has no further turn.
+    pub(super) fn prepare(
+        &mut self,
+        what: &str,
+        mut prepare: impl FnMut(&Subject, &Servers) -> Result<()>,
+    ) -> Result<()> {
+        for number in 0..self.subjects.len() {
+            let prepared = prepare(&self.subjects[number], &self.s3);
+            self.judge(what, number, prepared)?;
+        }
+        self.subjects.retain(Subject::is_mounted);
+        Ok(())
+    }
+
+    /// Passes on the error of a subject's turn, unless it is one of others: its failure becomes a note, and it leaves.
+    fn judge(&mut self, what: &str, number: usize, result: Result<()>) -> Result<()> {
+        let subject = &mut self.subjects[number];
+        let name = subject.delay().map_or_else(|| what.to_owned(), |delay| row(what, delay));
+        match result {
+            Err(error) if subject.is_peer() => {
+                interrupt::check()?;
+                let text = format!("{error:#}");
+                let first_line = text.lines().next().unwrap_or_default();
+                self.failures.push(format!("{} has failed ({name}): {first_line}", subject.column()));
+                subject.abandon();
+                Ok(())
+            }
+            result => result.with_context(|| format!("{}: {name}", subject.column())),
+        }
     }
 
     /// Runs `count` rounds in which the bare stores and the subjects take turns.
@@ -70,17 +106,23 @@ impl Testbed {
             }
             Turn::Subject(number) => {
                 let of = &mut self.subjects[number];
-                if of.is_peer() && round >= ROUNDS_OF_PEERS {
+                if of.is_peer() && round >= ROUNDS_OF_PEERS || !of.is_mounted() {
                     return Ok(());
                 }
                 // A volume of a directory has no store, and is compared with both.
                 let delays = of.delay().map_or_else(|| Delay::ALL.to_vec(), |delay| vec![delay]);
                 let (column, s3) = (of.column(), &self.s3);
-                let mut cell = Cell { column, delays, round, s3, series: &mut self.series };
-                let name = format!("{what}: {}", cell.row(column));
-                subject(of, &mut cell).with_context(|| name)
+                let taken = subject(of, &mut Cell { column, delays, round, s3, series: &mut self.series });
+                self.judge(what, number, taken)
             }
-        })
+        })?;
+        self.subjects.retain(Subject::is_mounted);
+        Ok(())
+    }
+
+    /// Unmounts those of others.
+    pub(super) fn end_peers(&mut self) {
+        self.subjects.retain(|subject| !subject.is_peer());
     }
 
     /// Unmounts all.
@@ -116,9 +158,5 @@ impl Cell<'_> {
             [delay] => self.s3.requests(delay),
             _ => Requests::default(),
         }
-    }
-
-    fn row(&self, what: &str) -> String {
-        self.delays.first().map_or_else(|| what.to_owned(), |delay| row(what, *delay))
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
+use super::long_rounds;
 use super::subject::Subject;
 use super::testbed::{Cell, Testbed};
 use crate::harness::Options;
@@ -26,20 +27,15 @@ const DIRECTORIES: usize = 10;
 const FILES_OF_EACH: usize = 1000;
 const BYTES: usize = 100;
 
-/// Rounds: each needs a remount, and counts of requests hardly differ.
-pub(super) fn rounds(options: &Options) -> u32 {
-    options.pick(10, 3)
-}
-
 pub(super) fn list(testbed: &mut Testbed, options: &Options) -> Result<()> {
-    for subject in &testbed.subjects {
+    testbed.prepare("cold tree", |subject, s3| {
         // Others keep each file as an object, and need long to make them one by one.
-        let place = subject.object_of(&testbed.s3, TREE).unwrap_or_else(|| subject.path().join(TREE));
-        make(&place).and_then(|()| subject.settle()).with_context(|| subject.column())?;
-    }
+        let place = subject.object_of(s3, TREE).unwrap_or_else(|| subject.path().join(TREE));
+        make(&place).and_then(|()| subject.settle())
+    })?;
     testbed.rounds(
         "cold tree",
-        rounds(options),
+        long_rounds(options),
         |_, _| Ok(()),
         |subject, cell| {
             if subject.is_peer() && cell.round > 0 {
@@ -87,7 +83,7 @@ pub(super) fn archive(home: &Scratch) -> Result<PathBuf> {
 pub(super) fn unpack(testbed: &mut Testbed, options: &Options, archive: &Path) -> Result<()> {
     testbed.rounds(
         "source tree",
-        rounds(options),
+        long_rounds(options),
         |_, _| Ok(()),
         |subject, cell| {
             // Others need some requests for each file, one after another.
