@@ -125,6 +125,24 @@ fn s3(bucket: &str, endpoint: Option<&str>, environment: &Environment) -> Result
     Ok(builder.with_bucket_name(bucket).with_retry(no_retries()))
 }
 
+/// Whether nothing but the metadata service of a cloud machine can give credentials for a location.
+///
+/// # Blocking
+/// Reads profiles.
+pub(super) fn needs_role(location: &Location) -> bool {
+    const SOURCES: [&str; 5] = [
+        "AWS_ACCESS_KEY_ID",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_SKIP_SIGNATURE",
+    ];
+    let environment = location.environment();
+    matches!(location.place(), Place::S3 { .. })
+        && SOURCES.iter().all(|name| environment.get(name).is_none())
+        && profile::read(environment).is_ok_and(|profile| profile.keys.is_none())
+}
+
 fn directory_store(directory: &FsPath) -> Result<LocalFileSystem, String> {
     let store = LocalFileSystem::new_with_prefix(directory)
         .map_err(|_| format!("there is no directory {}. `slackwater mkfs` makes it", directory.display()))?;

@@ -9,8 +9,9 @@ use slackwater_sync::shim::Arc;
 use slatedb::CloseReason;
 
 use super::classify::{NoAnswer, NotFromStore, Truncated, classify, element, find};
+use super::connect::needs_role;
 use super::failure::Failure;
-use super::location::{Location, Place};
+use super::location::{Location, Place, variables_of};
 use crate::volume::VolumeError;
 
 impl Failure {
@@ -109,6 +110,14 @@ pub(crate) fn explain(location: &Location, doing: &str, error: &Error) -> Volume
 /// The next step after a failure, for people; `None` if only its cause is to be removed.
 pub(super) fn advice(location: &Location, failure: Failure) -> Option<String> {
     let place = location.place();
+    let may_lack_keys =
+        matches!(failure, Failure::Credentials | Failure::Timeout | Failure::Unreachable | Failure::Other);
+    if may_lack_keys && needs_role(location) {
+        let variables = variables_of(place);
+        return Some(format!(
+            "No credentials are set, so this machine needs a role that may use the bucket. If it has none, set {variables}"
+        ));
+    }
     Some(match failure {
         Failure::NoBucket => match place {
             Place::S3 { bucket, endpoint } => {
@@ -127,10 +136,9 @@ pub(super) fn advice(location: &Location, failure: Failure) -> Option<String> {
                 "Slackwater must list the bucket, and get, put and delete objects below the prefix".to_owned()
             }
         },
-        Failure::Credentials => format!(
-            "The credentials are missing, wrong or expired. Renew them and set {}",
-            super::location::variables_of(place)
-        ),
+        Failure::Credentials => {
+            format!("The credentials are missing, wrong or expired. Renew them and set {}", variables_of(place))
+        }
         Failure::ClockSkew => {
             "The clock of this machine is off: the store refuses requests whose time differs from its \
                                own by minutes. Set it, for example with `timedatectl set-ntp true`"

@@ -119,7 +119,8 @@ fn the_doctor_names_what_is_wrong() {
 
 #[test]
 fn every_failure_of_a_store_far_away_has_advice() {
-    let far = Location::parse_in("s3://bucket/x", Environment::default()).expect("a good URL");
+    let keys = Environment::of([("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")]);
+    let far = Location::parse_in("s3://bucket/x", keys).expect("a good URL");
     let without = [Failure::NotFound, Failure::Exists, Failure::Changed, Failure::Crashed, Failure::Other];
     let all = [
         Failure::Throttled,
@@ -137,4 +138,17 @@ fn every_failure_of_a_store_far_away_has_advice() {
     ];
     assert!(all.iter().all(|failure| crate::store::errors::advice(&far, *failure).is_some()));
     assert!(without.iter().all(|failure| crate::store::errors::advice(&far, *failure).is_none()));
+}
+
+#[tokio::test]
+async fn a_user_without_credentials_is_told_so() {
+    // The metadata service of a machine without a role.
+    let server = Server::start().expect("a server on loopback");
+    server.script(Script::new(Answer::Status(404, String::new())));
+    let endpoint = format!("http://{}", server.address());
+    let variables =
+        [("AWS_METADATA_ENDPOINT", &*endpoint), ("AWS_CONFIG_FILE", "/none"), ("AWS_SHARED_CREDENTIALS_FILE", "/none")];
+    let location = Location::parse_in("s3://bucket/x", Environment::of(variables)).expect("a good URL").patient(QUICK);
+    let all = texts(&location).await;
+    assert!(all.contains("No credentials are set") && all.contains("AWS_ACCESS_KEY_ID"), "{all}");
 }
