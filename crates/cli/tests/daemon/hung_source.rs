@@ -1,9 +1,11 @@
 //! A volume whose source does not answer affects only itself. The source is another mount of ours, whose server is
 //! stopped.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::fs::{self, DirEntry, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::process::Signal;
 
@@ -89,9 +91,7 @@ fn with_a_hung_source(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) -> Opt
     fs::write(top.join("file"), vec![5; BYTES]).unwrap();
     File::open(top.join("file")).unwrap().sync_all().unwrap();
     fs::write(top.join("file"), vec![6; BYTES]).unwrap();
-    // Stop the server while no write-back is in progress: the kernel does not end a thread whose request the source has
-    // already read.
-    server.process.signal(Signal::STOP);
+    stop_at_rest(&scratch, &server, &middle);
     fs::write(mountpoint.join("file"), vec![7; BYTES]).unwrap();
     let daemon = work(daemon, &top, &mountpoint);
     assert_eq!(fs::read(source.join("file")).unwrap(), vec![7; BYTES]);
@@ -113,6 +113,31 @@ fn with_a_hung_source(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) -> Opt
     scratch.umount(&middle);
     drop(server);
     assert_eq!(fs::read(base.join("file")).unwrap(), vec![6; BYTES]);
+}
+
+/// Stops the server of the mount `middle` while it has no request: the kernel does not end a thread whose request the
+/// source has already read.
+fn stop_at_rest(scratch: &Scratch, server: &Mount, middle: &Path) {
+    let control = scratch.dir("fusectl", 0o755);
+    let mounted = Command::new("mount").args(["-t", "fusectl", "none"]).arg(&control).status().unwrap();
+    assert!(mounted.success());
+    let connection = rustix::fs::minor(fs::metadata(middle).unwrap().dev());
+    let waiting = control.join(format!("{connection}/waiting"));
+    let tasks = PathBuf::from(format!("/proc/{}/task", server.process.0.id()));
+    let is_stopped = |task: io::Result<DirEntry>| {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+    };
+    wait_until("the server stops at rest", || {
+        server.process.signal(Signal::STOP);
+        wait_until("the server stops", || fs::read_dir(&tasks).unwrap().all(is_stopped));
+        let is_at_rest = fs::read_to_string(&waiting).unwrap().trim() == "0";
+        if !is_at_rest {
+            server.process.signal(Signal::CONT);
+        }
+        is_at_rest
+    });
+    assert!(Command::new("umount").arg(&control).status().unwrap().success());
 }
 
 #[test]
