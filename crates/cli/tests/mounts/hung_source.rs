@@ -115,6 +115,26 @@ fn discard_ends_although_closing_source_files_would_block() {
     }
 }
 
+#[test]
+fn data_that_is_discarded_in_flight_is_not_left() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let mut tower = Tower::new(&scratch);
+    let top = tower.top.to_str().unwrap();
+    fs::write(tower.top.join("file"), bytes(1, 1 << 20)).unwrap();
+    tower.server.process.signal(Signal::STOP);
+    let _syncing = Process::spawn(scratch.command(["sync", top]).stdout(Stdio::null()).stderr(Stdio::null()));
+    wait_until("data is in flight", || {
+        let status = scratch.run(["status", "--json", top]);
+        let status: serde_json::Value = serde_json::from_str(&status.text).unwrap();
+        status["mounts"][0]["writeback_bytes"].as_u64().unwrap() > 0
+    });
+    scratch.run(["umount", top, "--discard", "--yes", "--deadline", "30s"]).expect(0, &["LOST"]);
+    tower.server.process.signal(Signal::CONT);
+    tower.upper.wait().expect(0, &["Unmounted"]);
+    tower.come_down_from_the_middle(&scratch);
+}
+
 /// A thread that asks the kernel for stores waits there for pages in flight, and no signal ends the wait. Once its
 /// process is killed, no process answers the requests that it waits for.
 #[test]

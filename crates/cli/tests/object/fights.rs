@@ -51,10 +51,9 @@ impl<'a> Side<'a> {
             self.store.lose_arena(&self.mountpoint);
         } else {
             let at = self.mountpoint.to_str().unwrap();
-            // A mount namespace that another test makes in this moment has a copy of the mount, which `--force` ends. The
-            // process may end before it has answered, so only its end counts.
-            run(self.command(&["umount", at, "--discard", "--yes", "--force"]));
-            mount.wait();
+            // A mount namespace that another test makes in this moment has a copy of the mount, which `--force` ends.
+            run(self.command(&["umount", at, "--discard", "--yes", "--force"])).expect(0, &[]);
+            mount.wait().expect(0, &[]);
         }
     }
 }

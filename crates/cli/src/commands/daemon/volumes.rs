@@ -407,7 +407,9 @@ impl Volumes {
         let Ok((_, session)) = self.find(&VolumeRef::named(Some(name.as_str()))) else { return };
         let Some((front_end, super_block)) = session.served() else { return };
         front_end.wait_ended();
-        let left = super_block.status().bytes_left();
+        let has_discarded = session.has_discarded();
+        // Data that was in flight when it was discarded is dropped when the source answers.
+        let left = if has_discarded { 0 } else { super_block.status().bytes_left() };
         drop(front_end);
         session.drop_references();
         drop(super_block);
@@ -417,8 +419,9 @@ impl Volumes {
         };
         self.forget(name);
         let held = self.state().by_name.get_mut(name).and_then(Slot::take_held);
+        let mut closed = Ok(());
         if let Some(Held { source, ownership }) = held {
-            let closed = source.close(session.has_discarded());
+            closed = source.close(has_discarded);
             if let Err(failure) = &closed {
                 tracing::error!(volume = name.as_str(), %failure, "the volume is not closed");
             }
@@ -430,7 +433,7 @@ impl Volumes {
         self.state().by_name.remove(name);
         self.changed.notify_all();
         self.shared.events.send(EventKind::Unmounted, Some(name.as_str()), text);
-        session.set_released();
+        session.set_released(closed);
     }
 }
 

@@ -33,7 +33,7 @@ use slackwater_fuse::Printable as _;
 use crate::arguments::MountArguments;
 use crate::commands::doctor;
 use crate::control::protocol::{ObjectRole, VolumeOptions};
-use crate::control::server;
+use crate::control::server::{self, Unanswered};
 use crate::exit::{Failure, Reason};
 use crate::metrics;
 use crate::object;
@@ -148,15 +148,13 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     }
     match main_loop.run(&session, &mounted.front_end, arguments.detached) {
         End::Flushed => {}
-        end @ (End::Left | End::GivenUp) => {
-            unanswered.wait_for_none();
-            end_with_data_left(&session, end);
-        }
+        end @ (End::Left | End::GivenUp) => end_with_data_left(&session, end, &unanswered),
     }
     drop(metrics); // it holds the engine during a scrape
-    mounted.close(&session, ownership)?;
-    session.set_released();
+    let closed = mounted.close(&session, ownership);
+    session.set_released(closed.clone());
     unanswered.wait_for_none();
+    closed?;
     if !arguments.detached {
         outln!(
             "Unmounted {}: everything is written back to {}.",
@@ -168,7 +166,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
 }
 
 /// Ends the process as a crash would, but without a dead mount. The entry stays and says where the data is.
-fn end_with_data_left(session: &Session, end: End) -> ! {
+fn end_with_data_left(session: &Session, end: End, unanswered: &Unanswered) -> ! {
     let (source, arena) = (session.entry.source.name().printable(), session.entry.arena.printable());
     let (left, mountpoint) = (size::text(session.figures().0), session.entry.mountpoint.printable());
     let (what, reason) = match end {
@@ -177,15 +175,16 @@ fn end_with_data_left(session: &Session, end: End) -> ! {
             (format!("Unmounted {mountpoint} by force: {left} not written back to {source}."), Reason::Left)
         }
     };
-    match session.object().filter(|object| object.role == ObjectRole::Fenced) {
+    let next = match session.object().filter(|object| object.role == ObjectRole::Fenced) {
         Some(object) => {
             let by = object.fenced_by.as_deref().unwrap_or("another process");
-            errln!(
-                "{what} {by} has taken over {source}, so it accepts nothing from here. The data is kept in {arena}."
-            );
+            format!("{by} has taken over {source}, so it accepts nothing from here. The data is kept in {arena}.")
         }
-        None => errln!("{what} The data is kept in {arena}: mount {source} again to write it back."),
-    }
+        None => format!("The data is kept in {arena}: mount {source} again to write it back."),
+    };
+    errln!("{what} {next}");
+    session.set_released(Err(Failure::new(reason, format!("{left} not written back to {source}")).advise(next)));
+    unanswered.wait_for_none();
     early_exit::exit_now(reason, session.entry.source.device().as_slice())
 }
 
@@ -272,11 +271,13 @@ impl Mounted {
 
     /// Releases the arena, the lock and the entry of a volume that has ended with everything written back.
     fn close(self, session: &Session, ownership: Ownership) -> Result<(), Failure> {
-        let left = self.volume.status().bytes_left();
+        let has_discarded = session.has_discarded();
+        // Data that was in flight when it was discarded is dropped when the source answers.
+        let left = if has_discarded { 0 } else { self.volume.status().bytes_left() };
         session.drop_references();
         drop(self.pressure);
         drop((self.front_end, self.volume, self.engine));
-        let closed = self.source.close(session.has_discarded());
+        let closed = self.source.close(has_discarded);
         if left > 0 {
             ownership.registered.leave();
             let arena = session.entry.arena.printable();

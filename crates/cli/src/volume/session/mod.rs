@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //! S1. Figures are those of `volume`: the predecessor's volume while its data is written back, then ours.
-//! S2. An unmount is reported as done after everything is released: the arena, the lock on the source, the entry. A
-//!     client that reads "done" can mount the same source again at once.
+//! S2. An unmount is answered after everything is released: the arena, the lock on the source, the entry; or when it is
+//!     clear that something stays, with the reason. A client that reads "done" can mount the same source again at once.
 //! S3. `is_left` is set after the mount is gone from every namespace. Unwritten data then stays in the arena: a mount
 //!     process ends and the next one writes it back; a daemon continues to flush.
 
@@ -61,8 +61,8 @@ struct State {
     has_discarded: bool,
     /// It was mounted, and everything is written back.
     is_over: bool,
-    /// S2.
-    released: bool,
+    /// S2: how the release ended.
+    released: Option<Result<(), Failure>>,
     /// S3.
     is_left: bool,
 }
@@ -117,9 +117,9 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// S2.
-    pub(crate) fn set_released(&self) {
-        self.state().released = true;
+    /// Answers all who wait for the end (S2).
+    pub(crate) fn set_released(&self, outcome: Result<(), Failure>) {
+        self.state().released = Some(outcome);
         self.changed.notify_all();
     }
 

@@ -163,15 +163,15 @@ impl Session {
 
     /// S2. `discards` says whether the unwritten data is discarded.
     fn wait_released(&self, deadline: Instant, discards: bool, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
-        let released = self.wait_for(Some(deadline), tick, |state| state.released.then_some(()));
-        released.ok_or_else(|| {
+        let released = self.wait_for(Some(deadline), tick, |state| state.released.clone());
+        released.unwrap_or_else(|| {
             let left = slackwater_arena::size::text(self.figures().0);
             let next = match discards {
                 false => "nothing is lost: the mount process continues",
                 true => "it is discarded as soon as the source answers earlier requests",
             };
             let what = format!("the deadline passed with {left} unwritten");
-            Failure::new(Reason::Deadline, what).advise(next)
+            Err(Failure::new(Reason::Deadline, what).advise(next))
         })
     }
 }
