@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use rustix::fs::RawDir;
+
 use crate::rig::{PATIENCE, bytes};
 
 const SAVERS: usize = 2;
 /// The programs of a volume: savers, and the maker as the last.
 const PROGRAMS: usize = SAVERS + 1;
 const MAKER: usize = SAVERS;
-/// A listing of so few is one call, so that it shows one moment.
+/// So few that one call lists them.
 const FILES_PER_DIRECTORY: u64 = 20;
 const SAVES_PER_SYNC: u64 = 5;
 const FILES_PER_SYNC: u64 = 30;
@@ -103,6 +105,10 @@ fn save(dir: &Path, saver: usize, nth: u64) -> io::Result<Option<Instant>> {
     let temporary = dir.join(format!("saved-{saver}.new"));
     let mut file = File::create(&temporary)?;
     file.write_all(&version(saver, nth))?;
+    if nth == 1 {
+        // It replaces nothing. Only an fsync orders its data before its name then.
+        file.sync_all()?;
+    }
     drop(file);
     fs::rename(&temporary, saved_path(dir, saver))?;
     if !nth.is_multiple_of(SAVES_PER_SYNC) {
@@ -220,10 +226,7 @@ fn made(dir: &Path) -> io::Result<u64> {
     directories.sort_unstable();
     let mut last = None;
     for directory in directories.into_iter().rev() {
-        let mut found = Vec::new();
-        for entry in fs::read_dir(dir.join(format!("made-{directory}")))? {
-            found.push(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()).expect("a number"));
-        }
+        let mut found = listed_at_once(&dir.join(format!("made-{directory}")))?;
         found.sort_unstable();
         let first = directory * FILES_PER_DIRECTORY + 1;
         assert!(
@@ -237,6 +240,25 @@ fn made(dir: &Path) -> io::Result<u64> {
         }
     }
     Ok(last.unwrap_or(0))
+}
+
+/// The numbers in a directory, from one call: a second call, even for the end, may show a later moment.
+fn listed_at_once(dir: &Path) -> io::Result<Vec<u64>> {
+    let opened = File::open(dir)?;
+    let mut buffer = Vec::with_capacity(32 << 10);
+    let mut entries = RawDir::new(opened, buffer.spare_capacity_mut());
+    let mut found = Vec::new();
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name != c"." && name != c".." {
+            found.push(name.to_str().ok().and_then(|name| name.parse().ok()).expect("a number"));
+        }
+        if entries.is_buffer_empty() {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 /// Checks every `nth` file that was made in this life, up to the last one.
