@@ -25,6 +25,7 @@ mod names;
 mod nodes;
 mod opened;
 mod paths;
+mod pieces;
 mod runtime;
 mod segments;
 mod space;

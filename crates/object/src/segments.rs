@@ -15,6 +15,7 @@ use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 #[cfg(test)]
 use crate::format::FOOTER_TAIL_BYTES;
 use crate::format::{Footer, SegmentId};
+use crate::pieces::Pieces;
 use crate::store::{classify, reason};
 
 /// The folder of all segments.
@@ -89,25 +90,23 @@ impl Segments {
     ///
     /// # Errors
     /// The store's; `Io` if the object is missing or shorter. The text and the log name the object.
-    pub(crate) async fn get(&self, id: SegmentId, range: Range<u32>) -> Result<Bytes, BackendError> {
-        let path = path_of(id);
-        let wanted = u64::from(range.start)..u64::from(range.end);
-        let bytes = self.store.get_range(&path, wanted).await.map_err(|error| failed("read", &path, &error))?;
-        if bytes.len() != range.len() {
-            return Err(damaged(id, format_args!("it ends at byte {}", range.start as usize + bytes.len())));
+    pub(crate) async fn get(&self, id: SegmentId, range: Range<u32>) -> Result<Pieces, BackendError> {
+        let pieces = self.get_at_most(id, range.clone()).await?;
+        if pieces.len() != range.len() {
+            return Err(damaged(id, format_args!("it ends at byte {}", range.start as usize + pieces.len())));
         }
-        Ok(bytes)
+        Ok(pieces)
     }
 
     /// As [`Segments::get`], up to the end of the object at most.
     ///
     /// # Errors
     /// As [`Segments::get`], also if the range begins behind the end.
-    pub(crate) async fn get_at_most(&self, id: SegmentId, range: Range<u32>) -> Result<Bytes, BackendError> {
+    pub(crate) async fn get_at_most(&self, id: SegmentId, range: Range<u32>) -> Result<Pieces, BackendError> {
         let path = path_of(id);
         let wanted = GetRange::Bounded(u64::from(range.start)..u64::from(range.end));
         let options = GetOptions { range: Some(wanted), ..GetOptions::default() };
-        let read = async { self.store.get_opts(&path, options).await?.bytes().await };
+        let read = async { Pieces::of(self.store.get_opts(&path, options).await?).await };
         read.await.map_err(|error| failed("read", &path, &error))
     }
 

@@ -79,7 +79,7 @@ impl Verifier {
         let segment = stored.segment;
         if bytes.len() < stored.stored_len as usize {
             findings.add(Problem::LostExtent { ino, index, at, len, segment, why: "is missing" });
-        } else if first_wrong(&bytes, &stored.crc32c).is_some() {
+        } else if first_wrong([bytes.as_ref()], &stored.crc32c).is_some() {
             let offset_bytes = index * CHUNK_BYTES + u64::from(at);
             findings.add(Problem::CorruptExtent { ino, offset_bytes, len, segment });
         }

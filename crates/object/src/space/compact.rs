@@ -223,7 +223,7 @@ fn verified(data: &Bytes, stored: &Stored, len: u32) -> Option<Bytes> {
         (end <= data.len()).then_some(at..end)
     };
     let blocks = data.slice(range(stored.offset, stored.stored_len)?);
-    if checksum::first_wrong(&blocks, &stored.crc32c).is_some() {
+    if checksum::first_wrong([blocks.as_ref()], &stored.crc32c).is_some() {
         return None;
     }
     Some(data.slice(range(stored.offset + stored.skip, len)?))

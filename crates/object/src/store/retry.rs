@@ -39,6 +39,7 @@ use super::listing;
 use super::patience::{Budget, Patience, Worth, pause, worth};
 use super::request::Request;
 use super::time::now;
+use crate::pieces::Pieces;
 
 /// Objects of one bulk deletion of S3.
 const BULK: usize = 1000;
@@ -132,12 +133,12 @@ impl Retry {
         }
         let (meta, range, attributes) = (found.meta.clone(), found.range.clone(), found.attributes.clone());
         let (extensions, len_bytes) = (found.extensions.clone(), range.end - range.start);
-        let bytes = self.limited(len_bytes, found.bytes()).await?;
-        if bytes.len() as u64 != len_bytes {
-            let source = Truncated { path: location.to_string(), expected: len_bytes, found: bytes.len() as u64 };
+        let pieces = self.limited(len_bytes, Pieces::of(found)).await?;
+        if pieces.len() as u64 != len_bytes {
+            let source = Truncated { path: location.to_string(), expected: len_bytes, found: pieces.len() as u64 };
             return Err(Error::Generic { store: "slackwater", source: Box::new(source) });
         }
-        let body = stream::once(std::future::ready(Ok(bytes))).boxed();
+        let body = stream::iter(pieces.into_iter().map(Ok)).boxed();
         Ok(GetResult { payload: GetResultPayload::Stream(body), meta, range, attributes, extensions })
     }
 

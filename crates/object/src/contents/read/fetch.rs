@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::Arc;
@@ -13,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::format::SegmentId;
+use crate::pieces::Pieces;
 use crate::segments::Segments;
 
 /// The most bytes of one request that is made of several ranges.
@@ -24,7 +24,7 @@ const IN_FLIGHT_BYTES_MAX: u32 = 64 << 20;
 struct Wanted {
     segment: SegmentId,
     range: Range<u32>,
-    answer: oneshot::Sender<Result<Bytes, BackendError>>,
+    answer: oneshot::Sender<Result<Pieces, BackendError>>,
 }
 
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl Fetcher {
     ///
     /// # Errors
     /// As [`Segments::get`].
-    pub(super) async fn get(self: &Arc<Self>, segment: SegmentId, range: Range<u32>) -> Result<Bytes, BackendError> {
+    pub(super) async fn get(self: &Arc<Self>, segment: SegmentId, range: Range<u32>) -> Result<Pieces, BackendError> {
         let (answer, answered) = oneshot::channel();
         let schedule = {
             let mut queue = self.queue.lock();
@@ -88,7 +88,7 @@ impl Fetcher {
             let is_alone = run.len() == 1;
             for Wanted { range, answer, .. } in run {
                 let part = match &fetched {
-                    Ok(bytes) => Ok(bytes.slice((range.start - start) as usize..(range.end - start) as usize)),
+                    Ok(pieces) => Ok(pieces.slice((range.start - start) as usize..(range.end - start) as usize)),
                     Err(error) if is_alone => Err(error.clone()),
                     // Only a part of the object may be damaged, and each range may be another file's.
                     Err(_) => fetcher.segments.get(segment, range).await,

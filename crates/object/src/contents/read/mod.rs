@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 
 use crate::contents::checksum;
 use crate::format::CHECKSUM_BLOCK_BYTES;
+use crate::pieces::Pieces;
 use crate::segments::{Segments, damaged};
 use crate::tree::Tree;
 
@@ -58,14 +59,16 @@ impl Reader {
             move |located| match located {
                 Err(error) => unit.complete(Err(error)),
                 Ok((len_bytes, parts)) if parts.iter().all(Part::is_in_memory) => {
-                    let pieces = parts.into_iter().filter_map(Part::in_memory).collect();
-                    fill(unit, len_bytes, pieces);
+                    fill(unit, len_bytes, parts.into_iter().filter_map(Part::in_memory));
                 }
                 Ok((len_bytes, parts)) => {
                     let runtime = shared.runtime.clone();
                     runtime.spawn(async move {
                         match try_join_all(parts.into_iter().map(|part| shared.bytes(part))).await {
-                            Ok(pieces) => fill(unit, len_bytes, pieces),
+                            Ok(parts) => {
+                                let placed = parts.into_iter().flat_map(|(at, pieces)| pieces.placed(at));
+                                fill(unit, len_bytes, placed);
+                            }
                             Err(error) => unit.complete(Err(error)),
                         }
                     });
@@ -77,29 +80,29 @@ impl Reader {
 
 impl Shared {
     /// The bytes of a part, verified.
-    async fn bytes(&self, part: Part) -> Result<(usize, Bytes), BackendError> {
+    async fn bytes(&self, part: Part) -> Result<(usize, Pieces), BackendError> {
         let stored = match part.bytes {
-            Found::InMemory(bytes) => return Ok((part.at, bytes)),
+            Found::InMemory(bytes) => return Ok((part.at, bytes.into())),
             Found::Stored(stored) => stored,
         };
         let range = stored.offset..stored.offset + stored.stored_len;
-        let bytes = if stored.stored_len < CHECKSUM_BLOCK_BYTES {
-            self.windows.get(stored.segment, range).await?
+        let pieces = if stored.stored_len < CHECKSUM_BLOCK_BYTES {
+            self.windows.get(stored.segment, range).await?.into()
         } else {
             self.fetcher.get(stored.segment, range).await?
         };
-        if let Some(block) = checksum::first_wrong(&bytes, &stored.crc32c) {
+        if let Some(block) = checksum::first_wrong(pieces.iter(), &stored.crc32c) {
             let at = stored.offset + block as u32 * CHECKSUM_BLOCK_BYTES;
             return Err(damaged(stored.segment, format_args!("wrong checksum of the block at byte {at}")));
         }
         let skip = stored.skip as usize;
-        Ok((part.at, bytes.slice(skip..skip + part.len)))
+        Ok((part.at, pieces.slice(skip..skip + part.len)))
     }
 }
 
 /// Copies pieces, which are in order, to their places in the unit, and zeroes the rest of its first `len_bytes` (R2).
-fn fill(mut unit: ReadUnit, len_bytes: usize, pieces: Vec<(usize, Bytes)>) {
-    let mut pieces = pieces.into_iter().peekable();
+fn fill(mut unit: ReadUnit, len_bytes: usize, pieces: impl Iterator<Item = (usize, Bytes)>) {
+    let mut pieces = pieces.peekable();
     let mut at = 0;
     for slice in unit.slices_mut() {
         let mut slice = &mut slice[..];

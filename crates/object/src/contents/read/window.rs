@@ -70,7 +70,10 @@ impl Windows {
         let start = number * WINDOW_BYTES;
         let cell = self.cached.lock().cell((segment, number));
         let window = cell
-            .get_or_try_init(|| self.segments.get_at_most(segment, start..start.saturating_add(WINDOW_BYTES)))
+            .get_or_try_init(async || {
+                let pieces = self.segments.get_at_most(segment, start..start.saturating_add(WINDOW_BYTES)).await?;
+                Ok::<_, BackendError>(pieces.joined())
+            })
             .await?;
         let at = (range.start.max(start) - start) as usize;
         let end = ((range.end - start).min(WINDOW_BYTES) as usize).min(window.len());
