@@ -15,7 +15,7 @@ use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slatedb::config::{CloseOptions, FlushOptions, FlushType};
-use slatedb::{Db, DbIterator, DbReader, DbReaderMode, WriteBatch};
+use slatedb::{CloseReason, Db, DbIterator, DbReader, DbReaderMode, WriteBatch};
 use tokio::time::timeout;
 
 use crate::format::Key;
@@ -25,6 +25,10 @@ use crate::tree::{block_cache, settings};
 
 /// How long the tasks of SlateDB may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often one operation opens SlateDB again. Processes without the volume may fence this one by opening it, one after
+/// the other.
+const REOPENINGS: u32 = 4;
 
 /// Finds out whether this process still has the volume. Its error is `Stale` if not.
 pub(crate) type Guard = Arc<dyn Fn() -> BoxFuture<'static, Result<(), BackendError>> + Send + Sync>;
@@ -221,19 +225,27 @@ impl Base {
         }
     }
 
-    /// Runs `operation`, and once more if it finds SlateDB closed and it could be opened again.
+    /// Runs `operation`, and again if it finds SlateDB closed and it could be opened again.
     async fn with_db<T, F>(&self, operation: impl Fn(Db) -> F) -> Result<T, BackendError>
     where
         F: Future<Output = Result<T, slatedb::Error>>,
     {
-        let db = self.db()?;
-        match operation(db).await {
-            Ok(value) => Ok(value),
-            Err(failure) if is_closed(&failure) || self.db()?.status().close_reason.is_some() => {
-                let db = self.reopen().await?;
-                operation(db).await.map_err(|error| of_database(&error))
+        let mut reopened = 0;
+        let mut db = self.db()?;
+        loop {
+            let failure = match operation(db).await {
+                Ok(value) => return Ok(value),
+                Err(failure) => failure,
+            };
+            let is_worth_it = match reopened {
+                0 => is_closed(&failure) || self.db()?.status().close_reason.is_some(),
+                _ => reopened < REOPENINGS && is_fence(&failure),
+            };
+            if !is_worth_it {
+                return Err(of_database(&failure));
             }
-            Err(failure) => Err(of_database(&failure)),
+            reopened += 1;
+            db = self.reopen().await?;
         }
     }
 
@@ -246,7 +258,7 @@ impl Base {
             Some(_) if self.is_closed.load(Ordering::Acquire) => return Err(ErrorKind::NotMounted.into()),
             Some(reason) => tracing::warn!(?reason, "SlateDB has closed itself: opening it again"),
         }
-        if self.is_lost.load(Ordering::Acquire) {
+        if self.is_lost() {
             return Err(fenced());
         }
         stop(&db).await;
@@ -264,6 +276,11 @@ impl Base {
     /// Says that another writer has the volume.
     pub(super) fn give_up(&self) {
         self.is_lost.store(true, Ordering::Release);
+    }
+
+    /// Whether another writer is known to have the volume.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
     }
 
     fn db(&self) -> Result<Db, BackendError> {
@@ -314,4 +331,8 @@ fn encoded(key: Key) -> Bytes {
 
 fn is_closed(error: &slatedb::Error) -> bool {
     matches!(error.kind(), slatedb::ErrorKind::Closed(_))
+}
+
+fn is_fence(error: &slatedb::Error) -> bool {
+    matches!(error.kind(), slatedb::ErrorKind::Closed(CloseReason::Fenced))
 }

@@ -146,6 +146,13 @@ impl Tree {
         }
     }
 
+    /// Gives up if SlateDB could not be opened again, because another writer has the volume.
+    pub(super) fn notice_loss(&self) {
+        if self.base.as_ref().is_some_and(|base| base.is_lost()) {
+            self.give_up();
+        }
+    }
+
     /// Commits what is left, and stops. Later changes fail.
     ///
     /// # Errors
@@ -181,9 +188,7 @@ impl Tree {
                 *failures += 1;
                 tracing::warn!(%error, failures, pause_ms, "a commit failed; its changes are kept");
                 self.state.lock().retry_at_ms = clock::monotonic_ms() + pause_ms;
-                if error.kind() == ErrorKind::Stale {
-                    self.give_up();
-                }
+                self.notice_loss();
             }
         }
         for sender in waiting {

@@ -268,6 +268,7 @@ impl Tree {
                 Run::Missing(questions) => {
                     let began = tokio::time::Instant::now();
                     if let Err(error) = asking.ask(questions).await {
+                        self.notice_loss();
                         self.look_again(began, &mut has_looked, error).await?;
                         asking.begin_again();
                     }

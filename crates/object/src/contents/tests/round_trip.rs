@@ -1,5 +1,6 @@
 //! Written data is read back, from wherever it is.
 
+use futures::TryStreamExt;
 use proptest::prelude::*;
 
 use crate::layers::{Failure, Operation, Rule};
@@ -63,9 +64,14 @@ fn small_files_that_were_written_together_are_read_with_one_request() {
             volume.make(ino).await;
             volume.write(ino, 0, &bytes(ino as usize, 5000)).await;
         }
-        let before = rig.fault.requests();
+        // SlateDB makes requests of its own from time to time, so the objects are counted.
+        let objects = async |folder: &str| {
+            let all: Vec<_> = rig.store.list(None).try_collect().await.expect("the store works");
+            all.iter().filter(|object| object.location.as_ref().contains(folder)).count()
+        };
+        let before = objects("/wal/").await;
         volume.commit().await;
-        assert_eq!(rig.fault.requests() - before, 2, "a segment and a commit");
+        assert_eq!((objects("seg/").await, objects("/wal/").await - before), (1, 1), "a segment and a commit");
         drop(volume);
         let volume = rig.open().await;
         // Each segment is read once: a second read of one fails.

@@ -10,11 +10,12 @@ use object_store::memory::InMemory;
 use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+use slatedb::WriteBatch;
 
 use crate::format::Key;
 use crate::layers::{Failure, Fault, Layered, Operation, Rule};
 use crate::tree::tests::rig::{Rig, block_on, get, put, take_inos};
-use crate::tree::{Place, Tree, TreeOptions};
+use crate::tree::{Guard, Place, Tree, TreeOptions};
 
 const FIRST: Key = Key::Inode(5);
 const SECOND: Key = Key::Inode(6);
@@ -177,17 +178,21 @@ fn a_transaction_is_committed_at_its_age() {
     });
 }
 
+fn guard_by(has_claim: &Arc<AtomicBool>) -> Guard {
+    let has_claim = has_claim.clone();
+    Arc::new(move || {
+        let has_claim = has_claim.load(Ordering::Relaxed);
+        let answer = if has_claim { Ok(()) } else { Err(BackendError::from(ErrorKind::Stale)) };
+        Box::pin(async { answer })
+    })
+}
+
 #[test]
 fn a_writer_that_lost_its_claim_changes_and_commits_nothing_more() {
     block_on(async {
         let mut rig = Rig::new();
         let has_claim = Arc::new(AtomicBool::new(true));
-        let seen = has_claim.clone();
-        rig.place.guard = Arc::new(move || {
-            let has_claim = seen.load(Ordering::Relaxed);
-            let answer = if has_claim { Ok(()) } else { Err(BackendError::from(ErrorKind::Stale)) };
-            Box::pin(async { answer })
-        });
+        rig.place.guard = guard_by(&has_claim);
         let loser = rig.open().await;
         take_inos(&loser, 10).await;
         put(&loser, FIRST, b"durable").await.expect("puts");
@@ -204,6 +209,28 @@ fn a_writer_that_lost_its_claim_changes_and_commits_nothing_more() {
         assert_eq!(loser.commit().await.expect_err("fenced").kind(), ErrorKind::Stale);
         put(&winner, SECOND, b"second").await.expect("puts");
         winner.commit().await.expect("commits");
+    });
+}
+
+#[test]
+fn a_read_that_finds_the_volume_lost_says_so() {
+    block_on(async {
+        let mut rig = Rig::new();
+        let has_claim = Arc::new(AtomicBool::new(true));
+        rig.place.guard = guard_by(&has_claim);
+        let loser = rig.open().await;
+        take_inos(&loser, 10).await;
+        loser.commit().await.expect("commits");
+        has_claim.store(false, Ordering::Relaxed);
+        drop(Rig { place: Place::alone(rig.place.store.clone()), options: TreeOptions::by_hand() }.open().await);
+        // SlateDB notices the fence when it writes next.
+        let mut batch = WriteBatch::new();
+        batch.put(FIRST.encode(), b"never");
+        let written = loser.base.as_ref().expect("a store").write(&batch).await;
+        assert_eq!(written.expect_err("fenced").kind(), ErrorKind::Stale);
+        assert!(!loser.status().is_fenced, "the tree has not asked");
+        assert_eq!(loser.run(|view| view.get(FIRST)).await.expect_err("fenced").kind(), ErrorKind::Stale);
+        assert!(loser.status().is_fenced);
     });
 }
 
