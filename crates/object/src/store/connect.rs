@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path as FsPath;
+use std::str::FromStr;
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -46,20 +47,16 @@ pub(super) fn connect(location: &Location) -> Result<Arc<dyn ObjectStore>, Volum
         Place::Gcs { bucket } => {
             let builder = GoogleCloudStorageBuilder::new().with_client_options(client());
             let builder = builder.with_http_connector(Connector::default());
-            let builder = configure(builder, environment, "GOOGLE_", |builder, key, value| match key.parse() {
-                Ok(key) => builder.with_config(key, value),
-                Err(_) => builder,
-            });
+            let builder =
+                configure(builder, environment, "GOOGLE_", |builder, key, value| builder.with_config(key, value));
             let builder = builder.with_bucket_name(bucket).with_retry(no_retries());
             Arc::new(builder.build().map_err(object_error)?)
         }
         Place::Azure { container, .. } => {
             let builder = MicrosoftAzureBuilder::new().with_client_options(client());
             let builder = builder.with_http_connector(Connector::default());
-            let builder = configure(builder, environment, "AZURE_", |builder, key, value| match key.parse() {
-                Ok(key) => builder.with_config(key, value),
-                Err(_) => builder,
-            });
+            let builder =
+                configure(builder, environment, "AZURE_", |builder, key, value| builder.with_config(key, value));
             let builder = builder.with_container_name(container).with_retry(no_retries());
             Arc::new(builder.build().map_err(object_error)?)
         }
@@ -93,18 +90,16 @@ fn client() -> ClientOptions {
     ClientOptions::new().with_connect_timeout(CONNECT_TIMEOUT).with_read_timeout(READ_TIMEOUT).with_timeout_disabled()
 }
 
-/// Applies the variables of `environment` that start with `prefix`.
-fn configure<B>(builder: B, environment: &Environment, prefix: &str, apply: impl Fn(B, &str, &str) -> B) -> B {
+/// Applies the variables of `environment` that start with `prefix` and name a setting.
+fn configure<B, K: FromStr>(builder: B, environment: &Environment, prefix: &str, apply: impl Fn(B, K, &str) -> B) -> B {
     let ours = environment.iter().filter(|(name, _)| name.starts_with(prefix) || *name == "SERVICE_ACCOUNT");
-    ours.fold(builder, |builder, (name, value)| apply(builder, &name.to_ascii_lowercase(), value))
+    let settings = ours.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value)));
+    settings.fold(builder, |builder, (key, value)| apply(builder, key, value))
 }
 
 fn s3(bucket: &str, endpoint: Option<&str>, environment: &Environment) -> Result<AmazonS3Builder, String> {
     let builder = AmazonS3Builder::new().with_client_options(client()).with_http_connector(Connector::default());
-    let mut builder = configure(builder, environment, "AWS_", |builder, key, value| match key.parse() {
-        Ok(key) => builder.with_config(key, value),
-        Err(_) => builder,
-    });
+    let mut builder = configure(builder, environment, "AWS_", |builder, key, value| builder.with_config(key, value));
     let profile = profile::read(environment)?;
     let has_keys = builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_some();
     if let (false, Some(keys)) = (has_keys, profile.keys) {
