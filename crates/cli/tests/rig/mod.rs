@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
+use slackwater_backends::Random;
 
 /// Limit for every wait. Nothing takes that long, even on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -306,14 +307,8 @@ pub(crate) fn runs(variable: &str, default: u64) -> u64 {
 
 /// `count` bytes that differ between positions and between seeds.
 pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(count + 8);
-    while bytes.len() < count {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
+    let mut random = Random::new(seed);
+    let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
     bytes.truncate(count);
     bytes
 }
