@@ -2,7 +2,8 @@
 //!
 //! Each file, and each slot of the file of slots, has a version that was made durable, and versions begun since. After
 //! the cut it holds the durable version or one of the later ones, completely. A file that was truncated first may also
-//! hold the beginning of a later version, with zeroes in it.
+//! hold the beginning of a later version, with zeroes in it. When the truncation is durable, the file has its length, and
+//! zeroes for bytes that were on their way.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,11 +39,13 @@ struct State {
     begun: Vec<Version>,
     /// One of the begun versions truncated it first.
     is_cut: bool,
+    /// The bytes of the durable version were sent to the disk, and may not have arrived.
+    is_sent: bool,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { durable: Version::NONE, begun: Vec::new(), is_cut: false }
+        Self { durable: Version::NONE, begun: Vec::new(), is_cut: false, is_sent: false }
     }
 }
 
@@ -73,6 +76,12 @@ impl Model {
             *state = State { durable: last, ..State::default() };
         }
         self.acknowledged += 1;
+    }
+
+    /// The truncation before the last version of a file is durable, and its bytes were sent to the disk.
+    pub(crate) fn sent(&mut self, name: &str) {
+        self.durable(name);
+        self.files.get_mut(name).unwrap().is_sent = true;
     }
 
     pub(crate) fn begin_slot(&mut self, slot: usize, version: Version) {
@@ -129,7 +138,10 @@ impl State {
         };
         // A new or truncated file may be shorter than its version.
         let may_be_short = self.is_cut || self.durable == Version::NONE;
-        is(self.durable) || self.begun.iter().any(|version| is(*version) || may_be_short && is_part(version))
+        let is_on_its_way = || self.is_sent && found.len() == self.durable.bytes().len() && is_part(&self.durable);
+        is(self.durable)
+            || is_on_its_way()
+            || self.begun.iter().any(|version| is(*version) || may_be_short && is_part(version))
     }
 
     /// A slot across two pages may hold two versions.

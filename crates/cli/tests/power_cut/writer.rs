@@ -126,8 +126,8 @@ impl Writer {
         fs::rename(&under, path)
     }
 
-    /// Truncates a file with `O_TRUNC`, writes it and closes it. An operation that makes another file durable makes the truncation
-    /// durable too, so the new bytes are then there.
+    /// Truncates a file with `O_TRUNC`, writes it and closes it. An operation that makes another file durable makes the
+    /// truncation durable too, but ext4 does not wait for the new bytes, which were sent before.
     fn written_anew(&mut self) -> io::Result<()> {
         let (name, path) = self.pick("anew");
         let version = self.version();
@@ -140,7 +140,10 @@ impl Writer {
         }
         drop(file);
         File::create(self.directory.join("other"))?.sync_all()?;
-        self.model.durable(&name);
+        match is_new {
+            true => self.model.durable(&name),
+            false => self.model.sent(&name),
+        }
         Ok(())
     }
 
