@@ -405,14 +405,11 @@ impl Volumes {
     /// Waits until a volume that no program can reach is written back, and releases it (D1).
     fn release(&self, name: &VolumeName) {
         let Ok((_, session)) = self.find(&VolumeRef::named(Some(name.as_str()))) else { return };
-        let Some((front_end, super_block)) = session.served() else { return };
+        let Some((front_end, _)) = session.served() else { return };
         front_end.wait_ended();
-        let has_discarded = session.has_discarded();
-        // Data that was in flight when it was discarded is dropped when the source answers.
-        let left = if has_discarded { 0 } else { super_block.status().bytes_left() };
+        let left = session.bytes_left_at_end();
         drop(front_end);
         session.drop_references();
-        drop(super_block);
         let text = match left {
             0 => String::new(),
             left => format!("{} unwritten, kept in {}", size::text(left), self.shared.arena.printable()),
@@ -421,7 +418,7 @@ impl Volumes {
         let held = self.state().by_name.get_mut(name).and_then(Slot::take_held);
         let mut closed = Ok(());
         if let Some(Held { source, ownership }) = held {
-            closed = source.close(has_discarded);
+            closed = source.close(session.has_discarded());
             if let Err(failure) = &closed {
                 tracing::error!(volume = name.as_str(), %failure, "the volume is not closed");
             }

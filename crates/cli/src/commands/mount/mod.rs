@@ -271,13 +271,11 @@ impl Mounted {
 
     /// Releases the arena, the lock and the entry of a volume that has ended with everything written back.
     fn close(self, session: &Session, ownership: Ownership) -> Result<(), Failure> {
-        let has_discarded = session.has_discarded();
-        // Data that was in flight when it was discarded is dropped when the source answers.
-        let left = if has_discarded { 0 } else { self.volume.status().bytes_left() };
+        let left = session.bytes_left_at_end();
         session.drop_references();
         drop(self.pressure);
         drop((self.front_end, self.volume, self.engine));
-        let closed = self.source.close(has_discarded);
+        let closed = self.source.close(session.has_discarded());
         if left > 0 {
             ownership.registered.leave();
             let arena = session.entry.arena.printable();

@@ -145,6 +145,12 @@ impl Session {
         self.object().is_some_and(|object| object.role == ObjectRole::Fenced)
     }
 
+    /// Bytes that stay unwritten when the volume has ended. Data that was in flight when it was discarded is dropped when
+    /// the source answers.
+    pub(crate) fn bytes_left_at_end(&self) -> u64 {
+        if self.has_discarded() { 0 } else { self.figures().0 }
+    }
+
     /// Unwritten bytes, and bytes written back since the mount.
     pub(crate) fn figures(&self) -> (u64, u64) {
         let volume = self.state().volume.clone();

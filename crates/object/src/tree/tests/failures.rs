@@ -15,7 +15,7 @@ use slatedb::WriteBatch;
 use crate::format::Key;
 use crate::layers::{Failure, Fault, Layered, Operation, Rule};
 use crate::tree::tests::rig::{Rig, block_on, get, put, take_inos};
-use crate::tree::{Guard, Place, Tree, TreeOptions};
+use crate::tree::{Place, Tree, TreeOptions};
 
 const FIRST: Key = Key::Inode(5);
 const SECOND: Key = Key::Inode(6);
@@ -178,30 +178,36 @@ fn a_transaction_is_committed_at_its_age() {
     });
 }
 
-fn guard_by(has_claim: &Arc<AtomicBool>) -> Guard {
-    let has_claim = has_claim.clone();
-    Arc::new(move || {
-        let has_claim = has_claim.load(Ordering::Relaxed);
+/// A writer, and whether it has the claim.
+async fn writer_with_claim() -> (Rig, Arc<AtomicBool>, Arc<Tree>) {
+    let mut rig = Rig::new();
+    let has_claim = Arc::new(AtomicBool::new(true));
+    let seen = has_claim.clone();
+    rig.place.guard = Arc::new(move || {
+        let has_claim = seen.load(Ordering::Relaxed);
         let answer = if has_claim { Ok(()) } else { Err(BackendError::from(ErrorKind::Stale)) };
         Box::pin(async { answer })
-    })
+    });
+    let tree = rig.open().await;
+    take_inos(&tree, 10).await;
+    (rig, has_claim, tree)
+}
+
+/// The volume of `rig`, opened by a process whose claim is never asked.
+async fn open_elsewhere(rig: &Rig) -> Arc<Tree> {
+    Rig { place: Place::alone(rig.place.store.clone()), options: TreeOptions::by_hand() }.open().await
 }
 
 #[test]
 fn a_writer_that_lost_its_claim_changes_and_commits_nothing_more() {
     block_on(async {
-        let mut rig = Rig::new();
-        let has_claim = Arc::new(AtomicBool::new(true));
-        rig.place.guard = guard_by(&has_claim);
-        let loser = rig.open().await;
-        take_inos(&loser, 10).await;
+        let (rig, has_claim, loser) = writer_with_claim().await;
         put(&loser, FIRST, b"durable").await.expect("puts");
         loser.commit().await.expect("commits");
         put(&loser, FIRST, b"not yet").await.expect("puts");
 
         has_claim.store(false, Ordering::Relaxed);
-        let winner_rig = Rig { place: Place::alone(rig.place.store.clone()), options: TreeOptions::by_hand() };
-        let winner = winner_rig.open().await;
+        let winner = open_elsewhere(&rig).await;
         assert_eq!(get(&winner, FIRST).await.as_deref(), Some(&b"durable"[..]));
         assert_eq!(loser.commit().await.expect_err("fenced").kind(), ErrorKind::Stale);
         assert!(loser.status().is_fenced);
@@ -215,14 +221,10 @@ fn a_writer_that_lost_its_claim_changes_and_commits_nothing_more() {
 #[test]
 fn a_read_that_finds_the_volume_lost_says_so() {
     block_on(async {
-        let mut rig = Rig::new();
-        let has_claim = Arc::new(AtomicBool::new(true));
-        rig.place.guard = guard_by(&has_claim);
-        let loser = rig.open().await;
-        take_inos(&loser, 10).await;
+        let (rig, has_claim, loser) = writer_with_claim().await;
         loser.commit().await.expect("commits");
         has_claim.store(false, Ordering::Relaxed);
-        drop(Rig { place: Place::alone(rig.place.store.clone()), options: TreeOptions::by_hand() }.open().await);
+        drop(open_elsewhere(&rig).await);
         // SlateDB notices the fence when it writes next.
         let mut batch = WriteBatch::new();
         batch.put(FIRST.encode(), b"never");
