@@ -1,10 +1,12 @@
 //! The S3 servers of the experiment, one for each delay. They count the requests of every client.
 
+use std::fs::File;
 use std::ops::Sub;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::fs::{Advice, fadvise, syncfs};
 use slackwater_s3_server::Server;
 
 use crate::harness::axis;
@@ -96,8 +98,32 @@ impl Servers {
         std::fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))
     }
 
+    /// Writes what the servers have to the disk, and takes it out of the page cache. Otherwise the kernel would have to
+    /// find memory for the objects of one turn among those of all turns before it, and write them as well.
+    pub(super) fn settle(&self) -> Result<()> {
+        let roots = [self.short.root(), self.long.root()];
+        for root in roots {
+            let directory = File::open(root).with_context(|| format!("cannot open {}", root.display()))?;
+            syncfs(directory).context("syncfs")?;
+        }
+        roots.into_iter().for_each(uncache);
+        Ok(())
+    }
+
     /// The server's file of an object, whose name begins with its bucket.
     pub(super) fn object(&self, delay: Delay, name: impl AsRef<Path>) -> PathBuf {
         self.server(delay).root().join(name)
+    }
+}
+
+/// Takes the files below `path` out of the page cache. Those that are removed meanwhile need no more memory either.
+fn uncache(path: &Path) {
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            uncache(&path);
+        } else if let Ok(file) = File::open(path) {
+            let _ = fadvise(file, 0, None, Advice::DontNeed);
+        }
     }
 }

@@ -30,12 +30,14 @@ pub(super) fn measure(testbed: &mut Testbed, options: &Options) -> Result<()> {
         "streams",
         long_rounds(options),
         |bare, cell| {
+            cell.s3.settle()?;
             cell.add(WRITE, mb_per_s(bytes, bare.put(bytes)?));
             cell.add(READ, mb_per_s(bytes, bare.get(bytes)?));
             Ok(())
         },
         |subject, cell| {
             let path = subject.path().join(FILE);
+            cell.s3.settle()?;
             let start = Instant::now();
             write(&path, bytes)?;
             wait_for_object(subject, cell, bytes)?;

@@ -21,9 +21,9 @@ use crate::nodes::OpenNodes;
 use crate::tree::{Stop, Tree, View};
 
 /// Units that are on their way to the store together.
-const UNITS_IN_FLIGHT: u32 = 64;
+const UNITS_IN_FLIGHT: u32 = 192;
 /// A sequential reader is this far ahead of its program.
-const READAHEAD_BYTES: u64 = 32 << 20;
+const READAHEAD_BYTES: u64 = 64 << 20;
 
 /// The limits of every volume.
 pub(crate) fn limits() -> Limits {

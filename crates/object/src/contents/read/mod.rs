@@ -64,7 +64,7 @@ impl Reader {
                 Ok((len_bytes, parts)) => {
                     let runtime = shared.runtime.clone();
                     runtime.spawn(async move {
-                        match try_join_all(parts.into_iter().map(|part| shared.bytes(part))).await {
+                        match try_join_all(parts.into_iter().map(|part| shared.bytes(ino, part))).await {
                             Ok(parts) => {
                                 let placed = parts.into_iter().flat_map(|(at, pieces)| pieces.placed(at));
                                 fill(unit, len_bytes, placed);
@@ -79,8 +79,8 @@ impl Reader {
 }
 
 impl Shared {
-    /// The bytes of a part, verified.
-    async fn bytes(&self, part: Part) -> Result<(usize, Pieces), BackendError> {
+    /// The bytes of a part of the file `ino`, verified.
+    async fn bytes(&self, ino: u64, part: Part) -> Result<(usize, Pieces), BackendError> {
         let stored = match part.bytes {
             Found::InMemory(bytes) => return Ok((part.at, bytes.into())),
             Found::Stored(stored) => stored,
@@ -89,7 +89,7 @@ impl Shared {
         let pieces = if stored.stored_len < CHECKSUM_BLOCK_BYTES {
             self.windows.get(stored.segment, range).await?.into()
         } else {
-            self.fetcher.get(stored.segment, range).await?
+            self.fetcher.get(ino, stored.segment, range).await?
         };
         if let Some(block) = checksum::first_wrong(pieces.iter(), &stored.crc32c) {
             let at = stored.offset + block as u32 * CHECKSUM_BLOCK_BYTES;
