@@ -95,8 +95,13 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
         (Some(_), _, _) => Target::Plain,
         (None, None, binary) => Target::Directory(binary.map_or_else(tools::slackwater, Ok)?),
         (None, Some(kind), binary) => {
-            let binary = binary.map_or_else(tools::slackwater_with_objects, Ok)?;
-            Target::Volume(binary, Store::start(kind, home.path().join("store"), &logs.join("store.log"))?)
+            let is_long = request.effort.is_long;
+            let binary = binary.map_or_else(|| tools::slackwater_with_objects(is_long), Ok)?;
+            let server = match kind {
+                StoreKind::Directory => None,
+                StoreKind::S3 => Some(tools::s3_server(is_long)?),
+            };
+            Target::Volume(binary, Store::start(server, home.path().join("store"), &logs.join("store.log"))?)
         }
     };
     let mut failed = Vec::new();

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::program::{cannot, tail};
-use super::tools;
 
 /// The bucket of the server.
 const BUCKET: &str = "suites";
@@ -36,13 +35,10 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Starts a store that keeps its objects in the new directory `folder`.
-    pub(super) fn start(kind: StoreKind, folder: PathBuf, log: &Path) -> Result<Store, String> {
+    /// Starts a store that keeps its objects in the new directory `folder`: the program `server`, or the directory itself.
+    pub(super) fn start(server: Option<PathBuf>, folder: PathBuf, log: &Path) -> Result<Store, String> {
         fs::create_dir(&folder).map_err(|error| cannot(&folder, &error))?;
-        let server = match kind {
-            StoreKind::Directory => None,
-            StoreKind::S3 => Some(Server::start(&folder, log)?),
-        };
+        let server = server.map(|program| Server::start(&program, &folder, log)).transpose()?;
         Ok(Store { folder, server })
     }
 
@@ -67,10 +63,9 @@ struct Server {
 }
 
 impl Server {
-    fn start(folder: &Path, log: &Path) -> Result<Server, String> {
-        let program = tools::s3_server()?;
+    fn start(program: &Path, folder: &Path, log: &Path) -> Result<Server, String> {
         let errors = File::create(log).map_err(|error| cannot(log, &error))?;
-        let mut command = Command::new(&program);
+        let mut command = Command::new(program);
         command.args(["--bucket", BUCKET]).arg(folder);
         // It ends with its standard input, which we hold.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
@@ -103,7 +98,7 @@ mod tests {
     #[test]
     fn a_directory_needs_no_environment() {
         let folder = std::env::temp_dir().join(format!("slackwater-xtask-store-{}", std::process::id()));
-        let store = Store::start(StoreKind::Directory, folder.clone(), Path::new("/nonexistent")).unwrap();
+        let store = Store::start(None, folder.clone(), Path::new("/nonexistent")).unwrap();
         assert_eq!(store.url("git"), format!("file://{}/git", folder.display()));
         assert!(store.environment().is_empty());
         fs::remove_dir(folder).unwrap();

@@ -39,14 +39,18 @@ pub(super) fn slackwater() -> Result<PathBuf, String> {
 /// of them together, so that nothing is compiled twice.
 pub(crate) const BUILD_ALL: &str = "build --workspace --bins --tests --features slackwater-cli/object";
 
-/// The command `slackwater` with object volumes, built for tests.
-pub(super) fn slackwater_with_objects() -> Result<PathBuf, String> {
-    build(BUILD_ALL, "slackwater")
+/// For suites that run so long that a release build pays.
+const BUILD_FOR_LONG: &str =
+    "build --release --package slackwater-cli --package slackwater-s3-server --features slackwater-cli/object";
+
+/// The command `slackwater` with object volumes.
+pub(super) fn slackwater_with_objects(is_long: bool) -> Result<PathBuf, String> {
+    build(if is_long { BUILD_FOR_LONG } else { BUILD_ALL }, "slackwater")
 }
 
 /// The local S3 server.
-pub(super) fn s3_server() -> Result<PathBuf, String> {
-    build(BUILD_ALL, "slackwater-s3-server")
+pub(super) fn s3_server(is_long: bool) -> Result<PathBuf, String> {
+    build(if is_long { BUILD_FOR_LONG } else { BUILD_ALL }, "slackwater-s3-server")
 }
 
 fn build(line: &str, program: &str) -> Result<PathBuf, String> {
