@@ -44,6 +44,7 @@ use crate::exit::Failure;
 use crate::output::terminal::errln;
 
 fn main() -> ExitCode {
+    os::sys::share_heaps();
     log::start();
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();

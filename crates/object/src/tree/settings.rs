@@ -17,11 +17,13 @@ use slatedb::config::{
 };
 
 pub(super) const BLOCK_SIZE: SstBlockSize = SstBlockSize::Block32Kib;
-const L0_BYTES: usize = 16 << 20;
-const UNFLUSHED_BYTES_MAX: usize = 96 << 20;
-pub(super) const BLOCK_CACHE_BYTES: usize = 32 << 20;
+const L0_BYTES: usize = 8 << 20;
+/// Tables that a compaction has not merged yet. More would stop commits: it looks for them every [`COMPACTOR_POLL`].
+const L0_TABLES_MAX: usize = 16;
+const UNFLUSHED_BYTES_MAX: usize = 64 << 20;
+pub(super) const BLOCK_CACHE_BYTES: usize = 16 << 20;
 pub(super) const META_CACHE_BYTES: usize = 32 << 20;
-const COMPACTION_TABLE_BYTES: usize = 32 << 20;
+const COMPACTION_TABLE_BYTES: usize = 16 << 20;
 
 /// Commits after which the memtable is stored as a table, so that the next mount reads few logs.
 pub(super) const COMMITS_PER_TABLE: u64 = 128;
@@ -43,7 +45,9 @@ pub(super) fn writer(has_if_match: bool) -> Settings {
         min_filter_keys: 100,
         l0_sst_size_bytes: L0_BYTES,
         max_unflushed_bytes: UNFLUSHED_BYTES_MAX,
-        l0_flush_parallelism: 2,
+        l0_max_ssts: L0_TABLES_MAX,
+        l0_max_ssts_per_key: L0_TABLES_MAX,
+        l0_flush_parallelism: 1,
         compactor_options: Some(CompactorOptions {
             poll_interval: COMPACTOR_POLL,
             max_concurrent_compactions: 1,

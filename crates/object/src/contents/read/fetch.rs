@@ -1,12 +1,13 @@
 //! Ranged requests for segments.
 //!
-//! A reader that is far ahead asks for many units at once. Each of its files has a limited number of bytes on their way,
-//! so that requests end one after the other, and the next one starts as soon as one ends: if all were on their way, all
-//! would end at about the same time, and the store would have nothing to do until the reader has come so far. Ranges
-//! that wait meanwhile and are neighbours in a segment become one request. Files with waiting ranges take turns.
+//! A reader that is far ahead asks for many units at once. Only a part of them is on its way, and each request that ends
+//! starts the next. With all of them on their way, all would end at about the same time. The store would then have
+//! nothing to do until the reader has come that far.
+//!
+//! Ranges that wait and are neighbours in a segment become one request. Files with waiting ranges take turns.
 //!
 //! # Locks
-//! The lock of the queue is a leaf: no request is started and nobody is answered under it.
+//! The lock of the queue is a leaf: under it, no request is started, and no unit is answered.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
