@@ -20,7 +20,7 @@ use crate::names::{self, Numbered};
 use crate::nodes::OpenNodes;
 use crate::tree::{Stop, Tree, View};
 
-/// Units that are on their way to the store together.
+/// Units that are on their way to the store together, of 1 MiB each: enough for every slot of uploads.
 const UNITS_IN_FLIGHT: u32 = 192;
 /// A sequential reader is this far ahead of its program.
 const READAHEAD_BYTES: u64 = 64 << 20;

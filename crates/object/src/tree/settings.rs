@@ -18,19 +18,24 @@ use slatedb::config::{
 
 pub(super) const BLOCK_SIZE: SstBlockSize = SstBlockSize::Block32Kib;
 const L0_BYTES: usize = 8 << 20;
-/// Tables that a compaction has not merged yet. More would stop commits: it looks for them every [`COMPACTOR_POLL`].
-const L0_TABLES_MAX: usize = 16;
+/// Tables that no compaction has merged yet. With more of them commits wait, until the compactor has found them, its worker
+/// has merged some, and the writer has seen that: each of the three looks only every so often.
+const L0_TABLES_MAX: usize = 64;
+/// Tables that one compaction merges, which is what it can do between two looks.
+const COMPACTED_TABLES: &str = "16";
 const UNFLUSHED_BYTES_MAX: usize = 64 << 20;
 pub(super) const BLOCK_CACHE_BYTES: usize = 16 << 20;
 pub(super) const META_CACHE_BYTES: usize = 32 << 20;
 const COMPACTION_TABLE_BYTES: usize = 16 << 20;
+/// What compaction reads ahead of each table, twice.
+const FETCHED_BYTES: usize = 512 << 10;
 
 /// Commits after which the memtable is stored as a table, so that the next mount reads few logs.
-pub(super) const COMMITS_PER_TABLE: u64 = 128;
+pub(super) const COMMITS_PER_TABLE: u64 = 512;
 
 /// How often the writer looks whether another writer or a compaction has changed the manifest.
 const MANIFEST_POLL: Duration = Duration::from_secs(15);
-const COMPACTOR_POLL: Duration = Duration::from_secs(20);
+const COMPACTOR_POLL: Duration = Duration::from_secs(10);
 /// How often files that no table list names any more are looked for.
 const GARBAGE_POLL: Duration = Duration::from_secs(600);
 /// The least age of such a file: more than a reader needs between its looks at the manifest.
@@ -51,14 +56,14 @@ pub(super) fn writer(has_if_match: bool) -> Settings {
         compactor_options: Some(CompactorOptions {
             poll_interval: COMPACTOR_POLL,
             max_concurrent_compactions: 1,
-            scheduler_options: HashMap::new(),
+            scheduler_options: HashMap::from([("max_compaction_sources".to_owned(), COMPACTED_TABLES.to_owned())]),
             commit_compacted_interval: COMPACTOR_POLL,
             worker: Some(CompactionWorkerOptions {
                 max_concurrent_compactions: 1,
                 compactions_poll_interval: COMPACTOR_POLL,
                 max_sst_size: COMPACTION_TABLE_BYTES,
                 max_fetch_tasks: 2,
-                bytes_to_fetch: 1 << 20,
+                bytes_to_fetch: FETCHED_BYTES,
                 max_subcompactions: 1,
                 min_filter_keys: 100,
                 ..CompactionWorkerOptions::default()

@@ -18,7 +18,7 @@ mod lent;
 mod queue;
 mod segment;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use futures::future::join_all;
@@ -40,7 +40,8 @@ use segment::Builder;
 const SMALL_BYTES: usize = 64 << 10;
 /// A segment with this much data is not given more.
 const SEGMENT_BYTES: usize = 8 << 20;
-/// Requests of background data, and of syncs, on their way at a time. Their data stays in the frames of their units.
+/// The most requests of background data, and of syncs, on their way at a time. Their data stays in the frames of their
+/// units.
 const BACKGROUND_SLOTS: usize = 16;
 const SYNC_SLOTS: usize = 8;
 /// How long background data is gathered for a segment while others are on their way.
@@ -132,10 +133,11 @@ impl Shared {
     async fn store(self: Arc<Self>, batch: Batch) {
         let queue = if batch.is_for_sync() { &self.sync } else { &self.background };
         let segment = Builder::build(self.tree.new_segment_id(), batch);
+        let began = Instant::now();
         let stored = self.segments.put(segment.id, segment.data, &segment.footer).await;
         let batches = {
             let mut queue = queue.lock();
-            queue.end_upload();
+            queue.end_upload(began.elapsed());
             queue.ready()
         };
         self.start(batches);

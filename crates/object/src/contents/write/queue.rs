@@ -1,6 +1,7 @@
 //! Units that wait for a request, and the number of requests on their way.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use slackwater::backend::WriteUnit;
 
@@ -15,13 +16,18 @@ impl Batch {
     }
 }
 
+/// A request that takes longer than this takes a slot away, and any other one gives a slot back. On a slow line, requests
+/// that share it would otherwise all meet their time limits.
+const SLOW: Duration = Duration::from_secs(20);
+
 /// See the [module documentation](self).
 pub(super) struct Queue {
     units: VecDeque<(u64, WriteUnit)>,
     bytes: usize,
-    /// Requests on their way, and how many may be.
+    /// Requests on their way, how many may be, and how many if the line is fast.
     uploads: usize,
     slots: usize,
+    slots_max: usize,
     gathers: bool,
     /// A timer runs for what is being gathered, or has run out.
     gathering: Gathering,
@@ -35,14 +41,22 @@ enum Gathering {
 }
 
 impl Queue {
-    /// Its units go as soon as there is a slot.
-    pub(super) fn eager(slots: usize) -> Self {
-        Self { units: VecDeque::new(), bytes: 0, uploads: 0, slots, gathers: false, gathering: Gathering::No }
+    /// Its units go as soon as there is a slot. It begins with half of the slots.
+    pub(super) fn eager(slots_max: usize) -> Self {
+        Self {
+            units: VecDeque::new(),
+            bytes: 0,
+            uploads: 0,
+            slots: slots_max.div_ceil(2),
+            slots_max,
+            gathers: false,
+            gathering: Gathering::No,
+        }
     }
 
     /// Its units wait for others if requests are on their way already.
-    pub(super) fn gathering(slots: usize) -> Self {
-        Self { gathers: true, ..Self::eager(slots) }
+    pub(super) fn gathering(slots_max: usize) -> Self {
+        Self { gathers: true, ..Self::eager(slots_max) }
     }
 
     pub(super) fn push(&mut self, ino: u64, unit: WriteUnit) {
@@ -91,8 +105,10 @@ impl Queue {
         self.gathering = if self.units.is_empty() { Gathering::No } else { Gathering::Over };
     }
 
-    pub(super) fn end_upload(&mut self) {
+    /// A request has ended, after this time.
+    pub(super) fn end_upload(&mut self, took: Duration) {
         self.uploads -= 1;
+        self.slots = if took > SLOW { (self.slots - 1).max(1) } else { (self.slots + 1).min(self.slots_max) };
     }
 }
 
@@ -112,7 +128,7 @@ mod tests {
 
     impl Units {
         fn new() -> Self {
-            Self(Arena::create(&ArenaConfig::memfd(64 << 20)).expect("memory for an arena"))
+            Self(Arena::create(&ArenaConfig::memfd(256 << 20)).expect("memory for an arena"))
         }
 
         fn push(&self, queue: &mut Queue, count: usize) {
@@ -128,6 +144,13 @@ mod tests {
         }
     }
 
+    const FAST: Duration = Duration::from_millis(50);
+
+    /// A queue that has all of its slots.
+    fn on_a_fast_line(queue: Queue) -> Queue {
+        Queue { slots: queue.slots_max, ..queue }
+    }
+
     /// The numbers of units in the batches that start now.
     fn started(queue: &mut Queue) -> Vec<usize> {
         queue.ready().iter().map(|batch| batch.0.len()).collect()
@@ -135,7 +158,7 @@ mod tests {
 
     #[test]
     fn background_units_wait_for_a_full_segment_while_requests_are_on_their_way() {
-        let (units, mut queue) = (Units::new(), Queue::gathering(3));
+        let (units, mut queue) = (Units::new(), on_a_fast_line(Queue::gathering(3)));
         units.push(&mut queue, 1);
         assert_eq!(started(&mut queue), [1], "nothing is on its way");
         units.push(&mut queue, UNITS - 1);
@@ -148,34 +171,55 @@ mod tests {
         assert_eq!(started(&mut queue), [1]);
         units.push(&mut queue, 2 * UNITS);
         assert!(started(&mut queue).is_empty(), "there is no slot");
-        queue.end_upload();
+        queue.end_upload(FAST);
         assert_eq!(started(&mut queue), [UNITS]);
     }
 
     #[test]
     fn the_last_units_start_when_nothing_else_is_on_its_way() {
-        let (units, mut queue) = (Units::new(), Queue::gathering(3));
+        let (units, mut queue) = (Units::new(), on_a_fast_line(Queue::gathering(3)));
         units.push(&mut queue, 1);
         assert_eq!(started(&mut queue), [1]);
         units.push(&mut queue, 2);
         assert!(started(&mut queue).is_empty());
-        queue.end_upload();
+        queue.end_upload(FAST);
         assert_eq!(started(&mut queue), [2]);
         assert!(!queue.begin_gathering(), "nothing waits");
     }
 
     #[test]
     fn units_of_syncs_start_as_long_as_there_are_slots() {
-        let (units, mut queue) = (Units::new(), Queue::eager(2));
+        let (units, mut queue) = (Units::new(), on_a_fast_line(Queue::eager(2)));
         for _ in 0..2 {
             units.push(&mut queue, 1);
             assert_eq!(started(&mut queue), [1]);
         }
         units.push(&mut queue, UNITS + 1);
         assert!(started(&mut queue).is_empty());
-        queue.end_upload();
+        queue.end_upload(FAST);
         assert_eq!(started(&mut queue), [UNITS], "gathered meanwhile");
-        queue.end_upload();
+        queue.end_upload(FAST);
         assert_eq!(started(&mut queue), [1]);
+    }
+
+    #[test]
+    fn a_slow_line_has_fewer_requests_at_once() {
+        let (units, mut queue) = (Units::new(), Queue::eager(4));
+        // Adds one full segment, and returns how many start.
+        let add = |queue: &mut Queue| {
+            units.push(queue, UNITS);
+            started(queue).len()
+        };
+        assert_eq!([add(&mut queue), add(&mut queue), add(&mut queue)], [1, 1, 0], "it is not known to be fast");
+        queue.end_upload(FAST);
+        assert_eq!([started(&mut queue).len(), add(&mut queue), add(&mut queue)], [1, 1, 0]);
+        queue.end_upload(FAST);
+        assert_eq!([started(&mut queue).len(), add(&mut queue)], [1, 1], "all four are on their way");
+        (0..4).for_each(|_| queue.end_upload(SLOW + FAST));
+        assert_eq!([add(&mut queue), add(&mut queue)], [1, 0]);
+        queue.end_upload(SLOW + FAST);
+        assert_eq!(started(&mut queue).len(), 1, "one always may");
+        queue.end_upload(FAST);
+        assert_eq!([add(&mut queue), add(&mut queue), add(&mut queue)], [1, 1, 0]);
     }
 }
