@@ -27,7 +27,7 @@ const UNFLUSHED_BYTES_MAX: usize = 64 << 20;
 pub(super) const BLOCK_CACHE_BYTES: usize = 16 << 20;
 pub(super) const META_CACHE_BYTES: usize = 32 << 20;
 const COMPACTION_TABLE_BYTES: usize = 16 << 20;
-/// What compaction reads ahead of each table, twice.
+/// Compaction reads ahead of each table by two requests of this size.
 const FETCHED_BYTES: usize = 512 << 10;
 
 /// Commits after which the memtable is stored as a table, so that the next mount reads few logs.

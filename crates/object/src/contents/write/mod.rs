@@ -18,7 +18,7 @@ mod lent;
 mod queue;
 mod segment;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use futures::future::join_all;
@@ -27,6 +27,7 @@ use slackwater::backend::WriteUnit;
 use slackwater_sync::shim::Arc;
 use tokio::runtime::Handle;
 
+use crate::clock;
 use crate::contents::map;
 use crate::format::{Encode, Key, SegmentPlace, SegmentRecord, Stored};
 use crate::segments::Segments;
@@ -133,11 +134,11 @@ impl Shared {
     async fn store(self: Arc<Self>, batch: Batch) {
         let queue = if batch.is_for_sync() { &self.sync } else { &self.background };
         let segment = Builder::build(self.tree.new_segment_id(), batch);
-        let began = Instant::now();
+        let began_ms = clock::monotonic_ms();
         let stored = self.segments.put(segment.id, segment.data, &segment.footer).await;
         let batches = {
             let mut queue = queue.lock();
-            queue.end_upload(began.elapsed());
+            queue.end_upload(Duration::from_millis(clock::monotonic_ms() - began_ms));
             queue.ready()
         };
         self.start(batches);
