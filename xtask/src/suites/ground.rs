@@ -17,7 +17,8 @@ use super::store::Store;
 const CACHE: &str = "256MiB";
 const MOUNT_SECONDS: u64 = 30;
 const UMOUNT_SECONDS: u32 = 60;
-const CHECK_SECONDS: u32 = 60;
+/// The local S3 server reads its whole bucket for each page of a listing.
+const CHECK_SECONDS: u32 = 600;
 /// Time for a process to end after its unmount.
 const FAREWELL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);

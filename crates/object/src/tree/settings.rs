@@ -35,7 +35,7 @@ pub(super) const COMMITS_PER_TABLE: u64 = 512;
 
 /// How often the writer looks whether another writer or a compaction has changed the manifest.
 const MANIFEST_POLL: Duration = Duration::from_secs(15);
-const COMPACTOR_POLL: Duration = Duration::from_secs(10);
+const COMPACTOR_POLL: Duration = Duration::from_secs(15);
 /// How often files that no table list names any more are looked for.
 const GARBAGE_POLL: Duration = Duration::from_secs(600);
 /// The least age of such a file: more than a reader needs between its looks at the manifest.
