@@ -45,12 +45,16 @@ const BUILD_FOR_LONG: &str =
 
 /// The command `slackwater` with object volumes.
 pub(super) fn slackwater_with_objects(is_long: bool) -> Result<PathBuf, String> {
-    build(if is_long { BUILD_FOR_LONG } else { BUILD_ALL }, "slackwater")
+    build_for_stores(is_long, "slackwater")
 }
 
 /// The local S3 server.
 pub(super) fn s3_server(is_long: bool) -> Result<PathBuf, String> {
-    build(if is_long { BUILD_FOR_LONG } else { BUILD_ALL }, "slackwater-s3-server")
+    build_for_stores(is_long, "slackwater-s3-server")
+}
+
+fn build_for_stores(is_long: bool, program: &str) -> Result<PathBuf, String> {
+    build(if is_long { BUILD_FOR_LONG } else { BUILD_ALL }, program)
 }
 
 fn build(line: &str, program: &str) -> Result<PathBuf, String> {

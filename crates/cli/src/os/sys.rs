@@ -153,17 +153,14 @@ pub(crate) fn give_memory_back() {
     }
 }
 
-/// Heaps of the C library: one per processor within these limits.
-const HEAPS: std::ops::RangeInclusive<usize> = 2..=8;
-
 /// Makes the threads share heaps. It is called before they start. The C library would have up to eight heaps per
 /// processor, and what one thread frees in its heap is of no use to the others: the process would keep much more memory
 /// than it uses. Each thread has a cache for small objects, so threads seldom wait for each other.
 pub(crate) fn share_heaps() {
     #[cfg(target_env = "gnu")]
     {
-        let processors = std::thread::available_parallelism().map_or(*HEAPS.start(), usize::from);
-        let heaps = processors.clamp(*HEAPS.start(), *HEAPS.end()) as libc::c_int;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let heaps = processors.clamp(2, 8) as libc::c_int;
         // SAFETY: it sets a number that the C library reads when a thread gets its heap.
         unsafe {
             libc::mallopt(libc::M_ARENA_MAX, heaps);

@@ -20,8 +20,8 @@ use crate::names::{self, Numbered};
 use crate::nodes::OpenNodes;
 use crate::tree::{Stop, Tree, View};
 
-/// Units that are on their way to the store together, of 1 MiB each: enough for every slot of uploads.
-const UNITS_IN_FLIGHT: u32 = 192;
+/// Units that are on their way to the store together: enough for every slot of uploads.
+const UNITS_IN_FLIGHT: u32 = Writer::IN_FLIGHT_BYTES as u32 / MAX_UNIT_BYTES;
 /// A sequential reader is this far ahead of its program.
 const READAHEAD_BYTES: u64 = 64 << 20;
 

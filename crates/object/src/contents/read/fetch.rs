@@ -174,11 +174,12 @@ impl File {
     fn next_run(&mut self, ino: u64) -> Option<Run> {
         let oldest = self.waiting.pop_front()?;
         let mut run = Run { ino, segment: oldest.segment, range: oldest.range.clone(), wanted: vec![oldest] };
-        while let Some(next) = self.waiting.iter().position(|wanted| run.joined_with(wanted).is_some())
-            && let Some(wanted) = self.waiting.remove(next)
-        {
-            run.range = run.joined_with(&wanted).unwrap_or(run.range);
-            run.wanted.push(wanted);
+        let neighbour = |run: &Run, waiting: &VecDeque<Wanted>| {
+            waiting.iter().enumerate().find_map(|(at, wanted)| Some((at, run.joined_with(wanted)?)))
+        };
+        while let Some((at, joined)) = neighbour(&run, &self.waiting) {
+            run.range = joined;
+            run.wanted.extend(self.waiting.remove(at));
         }
         Some(run)
     }

@@ -62,6 +62,9 @@ struct Shared {
 }
 
 impl Writer {
+    /// Data that is on its way when all slots are taken.
+    pub(crate) const IN_FLIGHT_BYTES: usize = (BACKGROUND_SLOTS + SYNC_SLOTS) * SEGMENT_BYTES;
+
     pub(crate) fn new(tree: Arc<Tree>, segments: Segments, runtime: Handle) -> Self {
         let background = Mutex::new(Queue::gathering(BACKGROUND_SLOTS));
         let sync = Mutex::new(Queue::eager(SYNC_SLOTS));
