@@ -18,12 +18,13 @@ pub(crate) struct Step {
 
 /// All checks, in the order of `cargo xtask ci`.
 #[rustfmt::skip]
-pub(crate) const STEPS: [Step; 11] = [
+pub(crate) const STEPS: [Step; 12] = [
     Step { name: "fmt", about: "formatting", is_slow: false, run: fmt },
     Step { name: "clippy", about: "lints of all targets, warnings refused", is_slow: false, run: clippy },
     Step { name: "test", about: "unit, integration and doc tests; every example is run", is_slow: false, run: test },
     Step { name: "heavy", about: "the long tests, in release mode", is_slow: true, run: heavy },
     Step { name: "suites", about: "real programs on a mounted directory; needs root", is_slow: true, run: suites },
+    Step { name: "uring", about: "mounts over io_uring; needs root and Linux 6.14", is_slow: true, run: uring },
     Step { name: "fuzz", about: "requests that no kernel sends, for a minute of CPU time", is_slow: true, run: fuzz },
     Step { name: "tidy", about: "rules of the project that no standard tool knows", is_slow: false, run: tidy },
     Step { name: "docs", about: "rustdoc of all items, broken links refused", is_slow: false, run: docs },
@@ -135,6 +136,48 @@ fn suites() -> Result<TestCount, String> {
     suites::run(&["pjdfstest", "git", "sqlite", "fio", "fsx", "trees"])?;
     suites::run(&["--store", "file", "pjdfstest", "fsx"])?;
     no_tests(suites::run(&["--store", "s3", "git"]))
+}
+
+/// The tests of mounts once more, over io_uring, which is switched on for that time.
+fn uring() -> Result<TestCount, String> {
+    let Some(_switch) = Switch::on() else {
+        println!("skipped: {URING_SWITCH} cannot be switched on here");
+        return Ok(TestCount::default());
+    };
+    let mut count = Cargo::new("test --package slackwater-fuse --test mounted --test volume")
+        .env("SLACKWATER_TEST_TRANSPORT", "uring")
+        .run_tests()?;
+    // These use the default, which is io_uring now.
+    count +=
+        Cargo::new("test --release -p slackwater-cli --test mounts -- kills:: crash_mix:: hung_source:: transport::")
+            .env("SLACKWATER_MOUNT_KILLS", "20")
+            .env("SLACKWATER_MOUNT_RUNS", "5")
+            .run_tests()?;
+    suites::run(&["pjdfstest", "fsx", "sqlite"])?;
+    Ok(count)
+}
+
+const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The kernel's switch for FUSE over io_uring; as it was before when dropped.
+struct Switch {
+    before: String,
+}
+
+impl Switch {
+    /// `None` if the kernel has none, or the user may not.
+    fn on() -> Option<Self> {
+        let before = fs::read_to_string(URING_SWITCH).ok()?;
+        fs::write(URING_SWITCH, "Y").ok()?;
+        Some(Self { before })
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        // It was writable before.
+        let _ = fs::write(URING_SWITCH, self.before.trim());
+    }
 }
 
 fn tidy() -> Result<TestCount, String> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use slackwater_fuse::Printable as _;
 
+use crate::control::protocol::Transport;
 use crate::exit::{EXIT_STATUSES, Failure};
 use crate::help_texts::{
     COMPLETIONS_NOTES, DAEMON_NOTES, DOCTOR_NOTES, EVENTS_NOTES, EXAMPLES, FSCK_NOTES, GC_NOTES, LS_NOTES, MAN_NOTES,
@@ -251,6 +252,13 @@ pub(crate) struct MountArguments {
     /// Let other users access the mount, subject to file permissions [default for root]
     #[arg(long)]
     pub(crate) allow_other: bool,
+    /// How requests reach this process: by io_uring, by /dev/fuse, or whichever is faster here
+    ///
+    /// io_uring needs Linux 6.14 and `echo Y > /sys/module/fuse/parameters/enable_uring`, and takes a thread for each
+    /// CPU. `auto` uses it where it is possible, but not in a daemon, which has many volumes. With `uring` the mount fails
+    /// where it is not possible.
+    #[arg(long, value_name = "WHAT", default_value_t = Transport::Auto, value_enum)]
+    pub(crate) transport: Transport,
     /// Ignore set-user-ID and set-group-ID bits
     #[arg(long)]
     pub(crate) nosuid: bool,

@@ -219,3 +219,18 @@ fn a_full_arena_refuses_a_write_until_write_back_frees_frames() {
     file.fsync().unwrap();
     assert_eq!(rig.stored(&file).len() as u64, written + 4096);
 }
+
+#[test]
+fn attributes_are_known_until_the_last_answer_is_too_old() {
+    let rig = Rig::by_hand();
+    let file = rig.create("a");
+    let known = |max_age| rig.volume.known_attr(file.inode(), max_age).map(|attr| attr.size_bytes);
+    assert_eq!(rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap().size_bytes, 0);
+    assert_eq!(try_write(&file, 0, &[1; 10]), Written::Bytes(10));
+    file.fsync().unwrap();
+    assert_eq!(rig.volume.revalidate(file.inode(), Duration::ZERO).unwrap().size_bytes, 10);
+    assert_eq!(known(Duration::from_secs(1)), Some(10));
+    rig.clock.advance(Duration::from_secs(2));
+    assert_eq!(known(Duration::from_secs(1)), None);
+    assert_eq!(known(Duration::from_secs(3)), Some(10));
+}

@@ -2,7 +2,8 @@
 //!
 //! This is the upper bound of this transport's throughput on the machine. Without arguments it mounts on a temporary
 //! directory, measures for about two seconds, and unmounts. With a directory it serves there until that is unmounted.
-//! Its only file is called `bare`. Needs root or fusermount3.
+//! With the word `uring` before that, requests come over io_uring. Its only file is called `bare`. Needs root or
+//! fusermount3.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slackwater_fuse::abi::{Attr, AttrOut, EntryOut, ROOT_ID, fopen};
+use slackwater_fuse::abi::{Attr, AttrOut, EntryOut, ROOT_ID, fopen, init};
 use slackwater_fuse::mount::{MountOptions, mount, unmount};
 use slackwater_fuse::{
     Context, DevFuse, Errno, FileSystem, InitOptions, Operation, Payload, Pool, PoolOptions, Reply, RequestHeader,
@@ -55,14 +56,16 @@ impl FileSystem for Bare {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let pool = Pool::new(PoolOptions { landing_ring: RING, ..PoolOptions::default() })?;
-    if let Some(mountpoint) = std::env::args_os().nth(1) {
-        let session = serve(&pool, Path::new(&mountpoint))?;
+    let mut words = std::env::args_os().skip(1).peekable();
+    let uring = words.next_if(|word| word == "uring").is_some();
+    if let Some(mountpoint) = words.next() {
+        let session = serve(&pool, Path::new(&mountpoint), uring)?;
         println!("{:?}", session.wait_ended());
         return Ok(());
     }
     let folder = std::env::temp_dir().join(format!("slackwater-bare-{}", std::process::id()));
     fs::create_dir(&folder)?;
-    let session = serve(&pool, &folder).inspect_err(|_| drop(fs::remove_dir(&folder)))?;
+    let session = serve(&pool, &folder, uring).inspect_err(|_| drop(fs::remove_dir(&folder)))?;
     let measured = measure(&folder.join("bare"));
     unmount(&folder, false)?;
     println!("{:?}", session.wait_ended());
@@ -70,9 +73,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     measured
 }
 
-fn serve(pool: &Pool, mountpoint: &Path) -> Result<Session, Box<dyn Error>> {
+fn serve(pool: &Pool, mountpoint: &Path, uring: bool) -> Result<Session, Box<dyn Error>> {
     let transport = DevFuse::new(mount(mountpoint, &MountOptions::default())?)?;
-    Ok(Session::start(pool, transport, &InitOptions::default(), Arc::new(Bare))?)
+    let default = InitOptions::default();
+    let wanted = default.wanted | if uring { init::OVER_IO_URING } else { 0 };
+    let session = Session::start(pool, transport, &InitOptions { wanted, ..default }, Arc::new(Bare))?;
+    if uring && let Err(error) = session.rings() {
+        unmount(mountpoint, true)?;
+        return Err(error.into());
+    }
+    Ok(session)
 }
 
 fn measure(path: &Path) -> Result<(), Box<dyn Error>> {

@@ -14,7 +14,8 @@ use crate::request::{Payload, RequestHeader};
 /// Handles the requests of one session. Called from the threads of the [`Pool`](crate::Pool), from many concurrently.
 ///
 /// A call that may take long (I/O, or a lock held across I/O) either moves its [`Reply`] to a thread of its own, or
-/// first calls [`Context::try_block`]. In both cases the pool continues to read.
+/// first calls [`Context::try_block`]. In both cases the pool continues to read. If requests come over io_uring, only the
+/// first is possible: there `try_block` refuses.
 pub trait FileSystem: Send + Sync + 'static {
     /// The session is negotiated and about to be served; no request arrives before this returns.
     ///

@@ -15,6 +15,7 @@ use crate::abi::{
 };
 use crate::connection::Connection;
 use crate::held_replies::HeldReply;
+use crate::ring::RingSlot;
 
 /// The kernel accepts errno values below this.
 const ERRNO_END: i32 = 512;
@@ -33,13 +34,19 @@ pub enum Delivery {
 #[must_use = "dropping a reply answers EIO"]
 pub struct Reply {
     connection: Arc<Connection>,
+    /// The entry of the ring that the request came in; without it, the request came over the device.
+    slot: Option<RingSlot>,
     unique: u64,
     is_answered: bool,
 }
 
 impl Reply {
     pub(crate) const fn new(connection: Arc<Connection>, unique: u64) -> Self {
-        Self { connection, unique, is_answered: false }
+        Self { connection, slot: None, unique, is_answered: false }
+    }
+
+    pub(crate) const fn in_ring(connection: Arc<Connection>, unique: u64, slot: RingSlot) -> Self {
+        Self { connection, slot: Some(slot), unique, is_answered: false }
     }
 
     /// The number of the request.
@@ -156,8 +163,8 @@ impl Reply {
         self.send(-errno, &[])
     }
 
-    fn send(&self, error: i32, slices: &[IoSlice<'_>]) -> Delivery {
-        match self.connection.send(self.unique, error, slices) {
+    fn send(&mut self, error: i32, slices: &[IoSlice<'_>]) -> Delivery {
+        match self.transmit(error, slices) {
             Ok(()) => Delivery::Taken,
             // The request was aborted, the file system unmounted, or the other end of a loopback is gone.
             Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::PIPE) => Delivery::Gone,
@@ -166,10 +173,19 @@ impl Reply {
                 // The kernel refuses a reply that is too long for its request. Without any reply the caller would wait
                 // forever.
                 if error == 0 {
-                    let _ = self.connection.send(self.unique, -Errno::IO.raw_os_error(), &[]);
+                    let _ = self.transmit(-Errno::IO.raw_os_error(), &[]);
                 }
                 Delivery::Gone
             }
+        }
+    }
+
+    /// Sends it where the request came from. In a ring the kernel refuses a reply only once the connection has ended, so
+    /// the outcome need not be waited for.
+    fn transmit(&mut self, error: i32, slices: &[IoSlice<'_>]) -> Result<(), Errno> {
+        match &mut self.slot {
+            None => self.connection.send(self.unique, error, slices),
+            Some(slot) => slot.answer(self.unique, error, slices),
         }
     }
 }

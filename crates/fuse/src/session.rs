@@ -21,14 +21,16 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::TRANSPORT;
+use crate::abi::init;
 use crate::connection::Connection;
 use crate::file_system::FileSystem;
 use crate::landing::{LandedMessage, LandingPad};
 use crate::negotiate::{InitOptions, NegotiateError, Negotiated, negotiate};
 use crate::notifier::Notifier;
-use crate::parse::{Operation, ParseError, parse, parse_write};
+use crate::parse::{Operation, ParseError, Request, parse, parse_write};
 use crate::pool::{Context, Pool, PoolError, Registration, is_handling};
 use crate::reply::Reply;
+use crate::ring::{RingError, RingSlot, Rings};
 use crate::transport::Transport;
 
 /// How long INIT may take after a mount; the kernel sends it from within mount(2).
@@ -80,6 +82,9 @@ pub enum SessionError {
     /// The pool cannot serve the session.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// The adopted connection uses io_uring, and this process cannot.
+    #[error(transparent)]
+    Ring(#[from] RingError),
 }
 
 /// A file system being served. Dropping it changes nothing: it is served until it is unmounted or
@@ -106,12 +111,12 @@ impl Session {
     ) -> Result<Self, SessionError> {
         check_max_write(pool, options.max_write)?;
         let connection = Connection::new(Box::new(transport));
-        let negotiated = handshake(&connection, options)?;
-        Self::serve(pool, connection, negotiated, fs)
+        let (negotiated, rings) = handshake(&connection, options, pool)?;
+        Self::serve(pool, connection, negotiated, rings, fs)
     }
 
     /// Serves a connection that another session has mounted and negotiated, perhaps in another process that has died.
-    /// Requests left unanswered are sent again after [`Notifier::resend`].
+    /// Requests left unanswered are sent again after [`Notifier::resend`], except those that had come over io_uring.
     ///
     /// # Errors
     /// The pool cannot serve it.
@@ -122,13 +127,18 @@ impl Session {
         fs: Arc<dyn FileSystem>,
     ) -> Result<Self, SessionError> {
         check_max_write(pool, negotiated.max_write)?;
-        Self::serve(pool, Connection::new(Box::new(transport)), negotiated, fs)
+        let rings = negotiated
+            .has(init::OVER_IO_URING)
+            .then(|| Rings::prepare(transport.fd(), negotiated.max_write, pool.blocked_max()))
+            .transpose()?;
+        Self::serve(pool, Connection::new(Box::new(transport)), negotiated, rings.ok_or(RingError::NotOffered), fs)
     }
 
     fn serve(
         pool: &Pool,
         connection: Connection,
         negotiated: Negotiated,
+        rings: Result<Rings, RingError>,
         fs: Arc<dyn FileSystem>,
     ) -> Result<Self, SessionError> {
         let connection = Arc::new(connection);
@@ -137,6 +147,7 @@ impl Session {
         let shared = Shared {
             connection,
             negotiated,
+            rings,
             fs,
             state: AtomicU64::new(0),
             is_finished: AtomicBool::new(false),
@@ -151,6 +162,9 @@ impl Session {
             shared.end_from_outside(Ended::Detached);
             return Err(error.into());
         }
+        if let Ok(rings) = &shared.rings {
+            rings.start(&shared);
+        }
         Ok(Self { shared, notifier })
     }
 
@@ -158,6 +172,14 @@ impl Session {
     #[must_use]
     pub fn negotiated(&self) -> &Negotiated {
         &self.shared.negotiated
+    }
+
+    /// The number of CPUs whose requests come over io_uring: all or none.
+    ///
+    /// # Errors
+    /// Why requests come over the device.
+    pub fn rings(&self) -> Result<usize, RingError> {
+        self.shared.rings.as_ref().map_err(|error| *error)?.queues()
     }
 
     /// Sends notifications to the kernel.
@@ -244,8 +266,12 @@ fn check_max_write(pool: &Pool, wanted: u32) -> Result<(), SessionError> {
     if wanted > most { Err(SessionError::MaxWrite { wanted, most }) } else { Ok(()) }
 }
 
-/// Reads INIT and answers it.
-fn handshake(connection: &Connection, options: &InitOptions) -> Result<Negotiated, SessionError> {
+/// Reads INIT and answers it, with rings if they are wanted and possible.
+fn handshake(
+    connection: &Connection,
+    options: &InitOptions,
+    pool: &Pool,
+) -> Result<(Negotiated, Result<Rings, RingError>), SessionError> {
     // The kernel requires a buffer for the largest request even for INIT.
     let mut pad = LandingPad::new(options.max_write as usize, 0)?;
     let transport = &connection.transport;
@@ -265,12 +291,18 @@ fn handshake(connection: &Connection, options: &InitOptions) -> Result<Negotiate
         }
     };
     let request = parse(pad.message(len))?;
-    let Operation::Init(init) = request.operation else { return Err(SessionError::InUse(request.header.opcode)) };
+    let Operation::Init(offered) = request.operation else { return Err(SessionError::InUse(request.header.opcode)) };
     let unique = request.header.unique;
-    match negotiate(&init, options) {
+    let rings = match (options.wanted & init::OVER_IO_URING, offered.flags & init::OVER_IO_URING) {
+        (0, _) => Err(RingError::Unwanted),
+        (_, 0) => Err(RingError::NotOffered),
+        _ => Rings::prepare(transport.fd(), options.max_write, pool.blocked_max()),
+    };
+    let wanted = if rings.is_ok() { options.wanted } else { options.wanted & !init::OVER_IO_URING };
+    match negotiate(&offered, &InitOptions { wanted, ..*options }) {
         Ok((negotiated, reply)) => {
             connection.send(unique, 0, &[std::io::IoSlice::new(&reply.to_bytes())])?;
-            Ok(negotiated)
+            Ok((negotiated, rings))
         }
         Err(error) => {
             let _ = connection.send(unique, -Errno::PROTO.raw_os_error(), &[]);
@@ -283,6 +315,7 @@ fn handshake(connection: &Connection, options: &InitOptions) -> Result<Negotiate
 pub(crate) struct Shared {
     pub(crate) connection: Arc<Connection>,
     negotiated: Negotiated,
+    rings: Result<Rings, RingError>,
     fs: Arc<dyn FileSystem>,
     /// S1.
     state: AtomicU64,
@@ -332,6 +365,9 @@ impl Shared {
         if self.state.fetch_or(ENDED, Ordering::AcqRel) & ENDED == 0 {
             *self.how.lock() = Some(how);
             self.registration.unregister(self.connection.transport.fd());
+            if let Ok(rings) = &self.rings {
+                rings.end();
+            }
         }
     }
 
@@ -348,8 +384,19 @@ impl Shared {
     /// Handles one message.
     #[inline]
     pub(crate) fn dispatch(&self, cx: &Context<'_>, message: &[u8]) {
-        // If a handler panics, its reply is dropped and thereby answered; the panic hook has reported it.
-        if catch_unwind(AssertUnwindSafe(|| self.handle(cx, message))).is_err() {
+        self.contained(|| self.handle(cx, parse(message), None));
+    }
+
+    /// Handles the request in an entry of the ring.
+    #[inline]
+    pub(crate) fn dispatch_entry(&self, cx: &Context<'_>, request: Result<Request<'_>, ParseError>, slot: RingSlot) {
+        self.contained(|| self.handle(cx, request, Some(slot)));
+    }
+
+    /// Runs a handler. If it panics, its reply is dropped and thereby answered; the panic hook has reported it.
+    #[inline]
+    fn contained(&self, handle: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(handle)).is_err() {
             tracing::error!("a handler panicked; its request was answered with EIO");
         }
     }
@@ -360,13 +407,11 @@ impl Shared {
         let handle = || match parse_write(head, landed.len()) {
             Ok((header, args)) => {
                 let landed = landed.cut(args.size as usize);
-                self.fs.write_landed(cx, &header, &args, landed, self.reply(header.unique));
+                self.fs.write_landed(cx, &header, &args, landed, self.reply(header.unique, None));
             }
-            Err(error) => self.refuse(&error),
+            Err(error) => self.refuse(&error, None),
         };
-        if catch_unwind(AssertUnwindSafe(handle)).is_err() {
-            tracing::error!("a handler panicked; its request was answered with EIO");
-        }
+        self.contained(handle);
     }
 
     /// See [`FileSystem::lend_frames`].
@@ -374,37 +419,41 @@ impl Shared {
         self.fs.lend_frames(len_bytes)
     }
 
-    fn refuse(&self, error: &ParseError) {
+    fn refuse(&self, error: &ParseError, slot: Option<RingSlot>) {
         tracing::error!(%error, "a malformed request");
         if error.unique() != 0 {
-            self.reply(error.unique()).error(Errno::IO);
+            self.reply(error.unique(), slot).error(Errno::IO);
         }
     }
 
     #[inline]
     #[allow(clippy::wildcard_enum_match_arm, reason = "all other operations are the file system's")]
-    fn handle(&self, cx: &Context<'_>, message: &[u8]) {
-        let request = match parse(message) {
+    fn handle(&self, cx: &Context<'_>, request: Result<Request<'_>, ParseError>, slot: Option<RingSlot>) {
+        let request = match request {
             Ok(request) => request,
-            Err(error) => return self.refuse(&error),
+            Err(error) => return self.refuse(&error, slot),
         };
-        let unique = request.header.unique;
+        let reply = || self.reply(request.header.unique, slot);
         match request.operation {
             Operation::Forget(forgets) => self.fs.forget(cx, forgets),
             Operation::Interrupt { unique } => self.connection.held.interrupt(unique),
             Operation::Unknown(opcode) => {
                 // A kernel newer than this crate asks once and then does without.
                 tracing::debug!(opcode, "an unknown request");
-                let _ = self.reply(unique).error(Errno::NOSYS);
+                let _ = reply().error(Errno::NOSYS);
             }
-            Operation::Init(_) => drop(self.reply(unique).error(Errno::IO)),
-            Operation::Destroy => drop(self.reply(unique).empty()),
-            op => self.fs.handle(cx, &request.header, op, request.payload, self.reply(unique)),
+            Operation::Init(_) => drop(reply().error(Errno::IO)),
+            Operation::Destroy => drop(reply().empty()),
+            op => self.fs.handle(cx, &request.header, op, request.payload, reply()),
         }
     }
 
     #[inline]
-    fn reply(&self, unique: u64) -> Reply {
-        Reply::new(self.connection.clone(), unique)
+    fn reply(&self, unique: u64, slot: Option<RingSlot>) -> Reply {
+        let connection = self.connection.clone();
+        match slot {
+            None => Reply::new(connection, unique),
+            Some(slot) => Reply::in_ring(connection, unique, slot),
+        }
     }
 }

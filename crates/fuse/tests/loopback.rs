@@ -16,7 +16,7 @@ use slackwater_fuse::abi::{self, InterruptIn, Opcode, ReadIn, SetxattrIn, WriteI
 use slackwater_fuse::loopback::{Loopback, Peer, loopback, message};
 use slackwater_fuse::{
     Context, Ended, Errno, FileSystem, Forgets, HeldReply, InitOptions, Landed, NegotiateError, Notification,
-    Operation, Payload, Pool, PoolOptions, Reply, RequestHeader, Session, SessionError, Transport,
+    Operation, Payload, Pool, PoolOptions, Reply, RequestHeader, RingError, Session, SessionError, Transport,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -452,4 +452,30 @@ fn all_requests_arrive_intact_while_large_writes_land_in_frames() {
         assert_eq!(peer.answer().unwrap().error, -Errno::IO.raw_os_error(), "shorter than its header says {round}");
     }
     assert_eq!(expected, 9, "all but the first");
+}
+
+#[test]
+fn requests_come_over_the_device_if_the_ring_is_not_offered_or_refused() {
+    for is_offered in [false, true] {
+        let pool = Pool::new(PoolOptions::default()).unwrap();
+        let (transport, peer) = loopback().unwrap();
+        // A socket knows no commands of io_uring: it refuses every entry.
+        let offered = if is_offered { u64::MAX >> 1 } else { (u64::MAX >> 1) & !init::OVER_IO_URING };
+        peer.init(offered).unwrap();
+        let default = InitOptions::default();
+        let options = InitOptions { wanted: default.wanted | init::OVER_IO_URING, ..default };
+        let session = Session::start(&pool, transport, &options, Arc::new(Script::default())).unwrap();
+        assert_eq!(session.negotiated().has(init::OVER_IO_URING), is_offered);
+        if !is_offered {
+            assert_eq!(session.rings(), Err(RingError::NotOffered));
+        }
+        assert_eq!(peer.answer().unwrap().unique, 2);
+        peer.request(Opcode::Statfs, 4, abi::ROOT_ID, &[]).unwrap();
+        assert_eq!(peer.answer().unwrap().unique, 4);
+        if is_offered {
+            until("the refusal is known", || session.rings() == Err(RingError::Refused));
+        }
+        drop(peer);
+        assert_eq!(session.wait_ended(), Ended::Unmounted);
+    }
 }

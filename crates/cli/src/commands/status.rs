@@ -113,6 +113,11 @@ fn describe(status: &Status) -> String {
         text += &describe_object(object, &status.mountpoint);
     }
     tenants::lines(status).iter().for_each(|line| text += &format!("  {line}\n"));
+    match (status.transport.as_str(), &status.no_uring) {
+        ("uring", _) => text += "  requests come over io_uring\n",
+        (_, Some(why)) => text += &format!("  requests come over /dev/fuse; io_uring: {why}\n"),
+        _ => {}
+    }
     status.missing_features.iter().for_each(|missing| text += &format!("  missing: {missing}\n"));
     text
 }

@@ -139,6 +139,40 @@ pub(crate) struct MountRequest {
     pub(crate) options: VolumeOptions,
 }
 
+/// How requests reach the process of a mount.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Transport {
+    /// io_uring if this machine has it and the process serves a single volume, else /dev/fuse.
+    #[default]
+    Auto,
+    /// io_uring, or nothing is mounted.
+    Uring,
+    /// /dev/fuse.
+    Dev,
+}
+
+impl Transport {
+    /// The same for a process with many volumes: each ring takes a thread per CPU.
+    pub(crate) fn among_many(self) -> Self {
+        if self == Self::Auto { Self::Dev } else { self }
+    }
+
+    pub(crate) fn is_auto(&self) -> bool {
+        *self == Self::Auto
+    }
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Uring => "uring",
+            Self::Dev => "dev",
+        })
+    }
+}
+
 /// Options that may differ between volumes.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -155,6 +189,9 @@ pub(crate) struct VolumeOptions {
     pub(crate) noexec: bool,
     /// Keeps what is read and written out of the cache.
     pub(crate) dontcache: bool,
+    /// How requests arrive.
+    #[serde(skip_serializing_if = "Transport::is_auto")]
+    pub(crate) transport: Transport,
     /// Fences the process that has an object volume.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) take_over: bool,

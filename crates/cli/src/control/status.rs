@@ -210,6 +210,13 @@ pub(crate) struct Status {
     pub(crate) writers: Writers,
     #[serde(default)]
     pub(crate) switches: Switches,
+    /// How requests arrive: `uring` or `dev`. Empty while nothing is mounted, and from a mount process of an earlier
+    /// version.
+    #[serde(default)]
+    pub(crate) transport: String,
+    /// Why requests do not come over io_uring.
+    #[serde(default)]
+    pub(crate) no_uring: Option<String>,
     /// Features that the kernel lacks, and what each affects.
     pub(crate) missing_features: Vec<String>,
     /// Sorted by data in the cache, most first. Empty from a mount process of an earlier version.
@@ -303,6 +310,8 @@ impl Status {
             dontcache: Dontcache::default(),
             writers: Writers::default(),
             switches: Switches::default(),
+            transport: String::new(),
+            no_uring: None,
             missing_features: Vec::new(),
             tenants: Vec::new(),
             more_tenants: 0,

@@ -9,13 +9,13 @@ use slackwater::{Engine, SuperBlock};
 use slackwater_arena::size;
 use slackwater_backends::SystemClock;
 use slackwater_fuse::Printable as _;
-use slackwater_fuse::mount::{MountError, MountOptions};
+use slackwater_fuse::mount::{MountError, MountOptions, Uring};
 pub(crate) use slackwater_fuse::tenants::TenantBy;
 use slackwater_fuse::tenants::{TenantConfig, Tenants};
-use slackwater_fuse::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions};
+use slackwater_fuse::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, SessionError};
 pub(crate) use slackwater_fuse::{MissingFeature, Tenancy, UmountRequest};
 
-use crate::control::protocol::{VolumeOptions, Writers};
+use crate::control::protocol::{Transport, VolumeOptions, Writers};
 use crate::exit::{Failure, Reason};
 use crate::os::sys;
 
@@ -81,12 +81,22 @@ impl FrontEnd {
             nodev: options.nodev,
             noexec: options.noexec,
             dontcache: options.dontcache,
+            uring: match options.transport {
+                Transport::Auto => Uring::IfPossible,
+                Transport::Uring => Uring::Always,
+                Transport::Dev => Uring::Never,
+            },
             cache_timeout: cache_timeout(options.follow),
             ..MountOptions::default()
         };
         let mounted = MountedVolume::mount(pool, Arc::clone(volume), mountpoint, &options, tenancy);
         let mounted = mounted.map_err(|error| not_mounted(mountpoint, &error))?;
         Ok(Arc::new(Self { mounted, _pool: Arc::clone(pool) }))
+    }
+
+    /// The number of CPUs whose requests come over io_uring, or why they come over /dev/fuse.
+    pub(crate) fn rings(&self) -> Result<usize, String> {
+        self.mounted.rings().map_err(|error| error.to_string())
     }
 
     /// The features that the kernel lacks.
@@ -248,6 +258,9 @@ fn because(cause: Option<slackwater::ErrorKind>) -> String {
 
 fn not_mounted(mountpoint: &Path, error: &MountVolumeError) -> Failure {
     let failure = Failure::failed(format!("cannot mount at {}: {error}", mountpoint.printable()));
+    if matches!(error, MountVolumeError::Session(SessionError::Ring(_))) {
+        return failure.advise("or mount it without --transport uring");
+    }
     let MountVolumeError::Mount(error) = error else { return failure };
     if matches!(error, MountError::NoPermission(_)) {
         failure.advise("become root, or own the mount point and install fuse3 for fusermount3")

@@ -38,6 +38,7 @@ mod startup;
 mod sys;
 mod tenants;
 mod top;
+mod transport;
 mod unprivileged;
 
 use rig::{bytes, runs};

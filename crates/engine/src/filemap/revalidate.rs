@@ -41,6 +41,11 @@ impl SuperBlock {
         Ok(inode.attr())
     }
 
+    /// The same if the backend's last answer is not older. For a thread that must not wait.
+    pub fn known_attr(&self, inode: &InodeRef, max_age: Duration) -> Option<Attr> {
+        (self.alive().is_ok() && inode.is_fresh_within(max_age)).then(|| inode.attr())
+    }
+
     /// The time of the engine's clock.
     pub fn now(&self) -> Tick {
         self.engine().clock.now()

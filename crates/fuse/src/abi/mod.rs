@@ -10,6 +10,7 @@ mod notify;
 mod opcode;
 mod reply;
 mod request;
+mod uring;
 
 pub use flags::{fattr, fopen, fsync, getattr, init, lk, open, open_in, read_in, release, setxattr, write_in};
 pub use notify::{InvalEntryOut, InvalInodeOut, NotifyCode, NotifyDeleteOut, NotifyPruneOut};
@@ -23,6 +24,7 @@ pub use request::{
     GetattrIn, GetxattrIn, InHeader, InitExtIn, InitIn, InterruptIn, IoctlIn, LinkIn, LkIn, LseekIn, MkdirIn, MknodIn,
     OpenIn, PollIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, StatxIn, SyncfsIn, WriteIn,
 };
+pub use uring::{URING_ENT_IN_OUT, URING_HEADER_BYTES, URING_OP_IN, UringCmdReq, UringCommand, UringEntInOut};
 
 /// The protocol's major version.
 pub const KERNEL_VERSION: u32 = 7;

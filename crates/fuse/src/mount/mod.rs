@@ -39,11 +39,26 @@ pub struct MountOptions {
     pub noexec: bool,
     /// Data stays out of the cache, unless the file or the tenant says otherwise.
     pub dontcache: bool,
+    /// Whether requests come over io_uring.
+    pub uring: Uring,
     /// Limit of bytes in one READ, if below the kernel's own.
     pub max_read: Option<u32>,
     /// How long the kernel may cache names and attributes, and the engine those of the backend. Changes of the backend
     /// that were not made through this mount may stay unnoticed for twice this time.
     pub cache_timeout: Duration,
+}
+
+/// Whether requests come over io_uring, from a queue per CPU. It takes a thread for each CPU that the machine may have,
+/// and calls that block go to threads of the session.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub enum Uring {
+    /// They come over `/dev/fuse`.
+    #[default]
+    Never,
+    /// They do if the kernel and this process can; [`Session::rings`](crate::Session::rings) says so.
+    IfPossible,
+    /// They do, or nothing is mounted.
+    Always,
 }
 
 impl Default for MountOptions {
@@ -58,6 +73,7 @@ impl Default for MountOptions {
             nodev: false,
             noexec: false,
             dontcache: false,
+            uring: Uring::Never,
             max_read: None,
             cache_timeout: Duration::from_secs(1),
         }

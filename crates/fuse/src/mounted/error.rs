@@ -8,6 +8,7 @@ use slackwater::{ErrorKind, FileError, UmountError};
 use crate::mount::{self, UnmountError};
 use crate::mounted::holders::{Holder, list};
 use crate::printable::Printable as _;
+use crate::ring::RingError;
 use crate::session::SessionError;
 
 /// Why a volume is not mounted.
@@ -25,6 +26,12 @@ pub enum MountVolumeError {
     /// The session did not start.
     #[error(transparent)]
     Session(#[from] SessionError),
+}
+
+impl From<RingError> for MountVolumeError {
+    fn from(error: RingError) -> Self {
+        Self::Session(error.into())
+    }
 }
 
 /// Why a volume is still mounted, or was not unmounted cleanly.

@@ -53,6 +53,7 @@ use crate::mounted::start::Started;
 use crate::negotiate::MissingFeature;
 use crate::pool::Pool;
 use crate::printable::Printable as _;
+use crate::ring::RingError;
 use crate::session::Session;
 use crate::tenancy::Tenancy;
 use crate::volume::Volume;
@@ -153,6 +154,14 @@ impl MountedVolume {
     /// Features that this kernel does not have.
     pub fn missing_features(&self) -> &[MissingFeature] {
         &self.missing
+    }
+
+    /// The number of CPUs whose requests come over io_uring: all or none.
+    ///
+    /// # Errors
+    /// Why requests come over the device.
+    pub fn rings(&self) -> Result<usize, RingError> {
+        self.session.rings()
     }
 
     /// Number of open files, as far as the kernel has reported closes.

@@ -7,7 +7,7 @@ use slackwater_sync::shim::Arc;
 use crate::abi::{ROOT_ID, init};
 use crate::coherence::ProbeFile;
 use crate::local_stat::device_at;
-use crate::mount::{self, MountOptions};
+use crate::mount::{self, MountOptions, Uring};
 use crate::mounted::MountVolumeError;
 use crate::negotiate::{InitOptions, MissingFeature};
 use crate::notifier::Notification;
@@ -44,7 +44,8 @@ pub(super) fn start(
         let probe = Arc::new(ProbeFile::new());
         let served = Served { volume: Arc::clone(volume), probe: Arc::clone(&probe) };
         let default = InitOptions::default();
-        let options_of_session = InitOptions { wanted: default.wanted | init::EXPORT_SUPPORT, ..default };
+        let uring = if options.uring == Uring::Never { 0 } else { init::OVER_IO_URING };
+        let options_of_session = InitOptions { wanted: default.wanted | init::EXPORT_SUPPORT | uring, ..default };
         let session = Session::start(pool, transport, &options_of_session, Arc::new(served))?;
         let dev = device_at(mountpoint).map_err(MountVolumeError::Device)?;
         let mut missing = session.negotiated().missing.clone();
@@ -56,6 +57,10 @@ pub(super) fn start(
             volume.trust_kernel_cache();
         } else {
             missing.push(COHERENCE);
+        }
+        if options.uring == Uring::Always {
+            // The kernel has answered requests by now, so it has taken or refused the entries.
+            session.rings()?;
         }
         Ok(Started { session, dev, missing })
     };

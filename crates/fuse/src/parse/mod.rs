@@ -6,6 +6,7 @@
 //! P3. A message may continue after its last known field: later protocols append fields, and extensions follow.
 
 mod change;
+mod entry;
 mod operation;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,8 @@ use crate::abi::{self, InHeader, Opcode, Wire, WriteIn};
 use crate::request::{Payload, RequestHeader};
 
 pub(crate) use change::Change;
+pub use entry::parse_entry;
+pub(crate) use entry::{copy_entry, is_write, parse_write_entry};
 pub use operation::{Forgets, InitRequest, Operation};
 
 /// A request, borrowed from its message.

@@ -130,6 +130,10 @@ impl Pool {
         self.core.options.max_write
     }
 
+    pub(crate) fn blocked_max(&self) -> usize {
+        self.core.options.blocked_max
+    }
+
     /// An unused registration.
     pub(crate) fn new_registration(&self) -> Registration {
         Registration { core: Arc::downgrade(&self.core), token: AtomicU64::new(CLOSING) }

@@ -146,7 +146,7 @@ impl Reader {
 
     /// Handles a message of `len` bytes. Returns whether this thread still has the session's edge (T2).
     fn handle(&mut self, token: u64, session: &Shared, frames: Option<&mut LandingFrames>, len: usize) -> bool {
-        let cx = Context::new(&self.core, session, token);
+        let cx = Context::in_pool(&self.core, session, token);
         HANDLING.set(true);
         match frames.and_then(|frames| self.pad.landed(frames, len)) {
             Some(message) => session.dispatch_landed(&cx, message),

@@ -113,6 +113,12 @@ impl Volume {
         Ok((attr, is_changed))
     }
 
+    /// GETATTR, if the source need not be asked.
+    pub(super) fn known_attr(&self, node: &Node) -> Option<Answer> {
+        let attr = self.sb.known_attr(&node.inode, self.cache_timeout)?;
+        Some(Answer::Attr(self.attr_out(&node.inode, &attr)))
+    }
+
     /// GETATTR.
     pub(super) fn getattr(&self, node: &Node) -> Result<Answer, Failure> {
         let (attr, _) = self.revalidate(&node.inode)?;

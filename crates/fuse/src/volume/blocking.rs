@@ -121,6 +121,10 @@ impl Volume {
             work(volume, waiting);
             drop(guard);
         };
+        if let Some(workers) = cx.workers() {
+            let volume = Arc::clone(self);
+            return workers.run(move || work(&volume));
+        }
         match cx.try_block() {
             Some(_blocking) => {
                 work(self);
@@ -133,6 +137,10 @@ impl Volume {
 
     /// Writes `rest` on a thread that may wait for the backend. If none may, parks the write.
     pub(super) fn serve_write(self: &Arc<Self>, cx: &Context<'_>, waiting: PendingCall, write: Write, rest: &[u8]) {
+        if let Some(workers) = cx.workers().filter(|workers| workers.has_room()) {
+            let (volume, rest) = (Arc::clone(self), rest.to_vec());
+            return workers.run(move || volume.write_blocking(waiting, write, &rest));
+        }
         match cx.try_block() {
             Some(_blocking) => {
                 self.write_blocking(waiting, write, rest);

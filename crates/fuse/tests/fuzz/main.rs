@@ -20,7 +20,7 @@ use slackwater_fuse::abi::{self, Opcode};
 use slackwater_fuse::loopback::{loopback, message};
 use slackwater_fuse::{
     Context, Errno, FileSystem, Forgets, InitOptions, Operation, ParseError, Payload, Pool, PoolOptions, Reply,
-    Request, RequestHeader, Session, parse,
+    Request, RequestHeader, Session, parse, parse_entry,
 };
 
 use layout::{parts, take_apart};
@@ -77,6 +77,41 @@ fn mutated_requests_are_parsed_or_rejected_according_to_the_protocol() {
             _ => {}
         }
         check(&bytes);
+    });
+}
+
+/// The entry of a ring with the request `bytes`, of which the first argument has `op_in` bytes.
+fn entry_of(bytes: &[u8], op_in: usize) -> ([u8; abi::URING_HEADER_BYTES], Vec<u8>) {
+    let mut header = [0xa5; abi::URING_HEADER_BYTES];
+    header[..40].copy_from_slice(&bytes[..40]);
+    header[abi::URING_OP_IN..abi::URING_OP_IN + op_in].copy_from_slice(&bytes[40..40 + op_in]);
+    let payload = bytes[40 + op_in..].to_vec();
+    let ends = abi::UringEntInOut { payload_sz: payload.len() as u32, ..abi::UringEntInOut::default() };
+    header[abi::URING_ENT_IN_OUT..].copy_from_slice(&ends.to_bytes());
+    (header, payload)
+}
+
+#[test]
+fn a_request_in_an_entry_is_parsed_like_a_message() {
+    let mut memory = Vec::new();
+    fuzz(4, |random| {
+        let (opcode, body) = request(random);
+        let bytes = message(opcode, 1 + (random.next() >> 1), random.next(), &[&body]);
+        // The kernel splits a WRITE before its payload; what it does with others does not matter.
+        let is_write = opcode == Opcode::Write as u32;
+        let op_in = body.len().min(if is_write { 40 } else { random.below(129) });
+        let (mut header, mut payload) = entry_of(&bytes, op_in);
+        payload.resize(payload.len() + random.below(64), 0x5a);
+        let text = |parsed: Result<Request<'_>, ParseError>| parsed.ok().map(|request| format!("{request:?}"));
+        let from_entry = text(parse_entry(&header, &payload, &mut memory));
+        assert_eq!(from_entry, text(parse(&bytes)), "{op_in} bytes of argument in {bytes:02x?}");
+        // Lengths that contradict each other: whatever the entry says, nothing is read beyond it.
+        let at = *[0, abi::URING_ENT_IN_OUT + 16].get(random.below(2)).unwrap();
+        let wrong = if random.below(2) == 0 { random.next() as u32 } else { random.below(400) as u32 };
+        header[at..at + 4].copy_from_slice(&wrong.to_ne_bytes());
+        if let Ok(request) = parse_entry(&header, &payload, &mut memory) {
+            assert!(request.payload.bytes().len() <= payload.len() + 128);
+        }
     });
 }
 

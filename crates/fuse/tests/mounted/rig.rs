@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use slackwater_fuse::mount::{MountOptions, UnmountError, mount, unmount};
+use slackwater_fuse::abi::init;
+use slackwater_fuse::mount::{MountOptions, UnmountError, Uring, mount, unmount};
 use slackwater_fuse::{DevFuse, Ended, InitOptions, Pool, Session};
 
 use crate::memory::MemFs;
+use crate::transport;
 
 /// Longer than any step takes on a loaded machine; only a failing test waits that long.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -32,7 +34,11 @@ impl Mounted {
         let fd = mount(&path, &options).expect("these tests mount FUSE file systems: run them as root");
         let fs = Arc::new(MemFs::default());
         let transport = DevFuse::new(fd).expect("a descriptor of /dev/fuse");
-        let session = Session::start(pool, transport, &InitOptions::default(), fs.clone()).expect("a session");
+        let default = InitOptions::default();
+        let uring = if transport::uring() == Uring::Never { 0 } else { init::OVER_IO_URING };
+        let options = InitOptions { wanted: default.wanted | uring, ..default };
+        let session = Session::start(pool, transport, &options, fs.clone()).expect("a session");
+        assert_eq!(session.rings().is_ok(), uring != 0, "{:?}", session.rings());
         Self { path, fs, session }
     }
 

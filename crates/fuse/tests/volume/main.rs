@@ -31,6 +31,8 @@ mod rig;
 mod sys;
 mod tenants;
 mod throttled;
+#[path = "../transport/mod.rs"]
+mod transport;
 mod umount;
 mod unmount_hook;
 mod waiting;

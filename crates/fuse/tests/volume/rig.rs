@@ -17,6 +17,7 @@ use slackwater_fuse::tenants::{TenantBy, TenantConfig, Tenants};
 use slackwater_fuse::{MountedError, MountedVolume, Pool, PoolOptions, Progress, Tenancy, UmountRequest};
 
 use crate::programs::LONG;
+use crate::transport;
 
 pub(crate) struct Rig {
     /// The source directory.
@@ -120,7 +121,7 @@ impl Rig {
         let (backend, faults) = Fault::new(backend);
         let sb = engine.mount(&home.to_string_lossy(), Arc::new(backend)).unwrap();
         let tenancy = setup.map(|setup| setup.tenancy(&engine));
-        let options = MountOptions { dontcache, ..MountOptions::default() };
+        let options = MountOptions { dontcache, uring: transport::uring(), ..MountOptions::default() };
         let mounted = MountedVolume::mount(&pool, sb, &path, &options, tenancy.clone());
         let mounted = mounted.expect("these tests mount FUSE file systems: run them as root, with /dev/fuse");
         Self { source, path, faults, mounted, engine, tenancy, home, _pool: pool }
@@ -131,7 +132,8 @@ impl Rig {
         self.umount().unwrap();
         let backend = Arc::new(DirBackend::open(&self.source).unwrap());
         let sb = self.engine.mount(&self.home.to_string_lossy(), backend).unwrap();
-        self.mounted = MountedVolume::mount(&self._pool, sb, &self.path, &MountOptions::default(), None).unwrap();
+        let options = MountOptions { uring: transport::uring(), ..MountOptions::default() };
+        self.mounted = MountedVolume::mount(&self._pool, sb, &self.path, &options, None).unwrap();
     }
 
     /// The path of a file in the mount.

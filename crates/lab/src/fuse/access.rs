@@ -17,9 +17,11 @@ const PAGE: usize = 4096;
 const BLOCK: usize = 1 << 20;
 const CLIENTS: [usize; 2] = [1, 2];
 
-/// Client and server on one CPU, and on two.
-pub(crate) const SEQUENTIAL: [&str; 2] = ["4 KiB write, sequential", "4 KiB write, sequential, 2 CPUs"];
-pub(crate) const RANDOM: [&str; 2] = ["4 KiB write, random", "4 KiB write, random, 2 CPUs"];
+/// Client and server on one CPU, on two, and where the scheduler puts them.
+pub(crate) const SEQUENTIAL: [&str; 3] =
+    ["4 KiB write, sequential", "4 KiB write, sequential, 2 CPUs", "4 KiB write, sequential, free"];
+pub(crate) const RANDOM: [&str; 3] =
+    ["4 KiB write, random", "4 KiB write, random, 2 CPUs", "4 KiB write, random, free"];
 pub(crate) const SYNC: &str = "4 KiB write and fdatasync";
 pub(crate) const WRITE: [&str; 2] = ["1 MiB write, 1 client", "1 MiB write, 2 clients"];
 pub(crate) const READ: [&str; 2] = ["1 MiB read, 1 client", "1 MiB read, 2 clients"];

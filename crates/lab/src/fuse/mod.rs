@@ -16,6 +16,7 @@ use self::access::{Amounts, p50, p99};
 use self::footprint::Footprint;
 pub(crate) use self::mounted::{Mounted, arena_in, mountpoint_in};
 use self::programs::{BARE, PEERS};
+use self::programs::{BARE_URING, OURS_URING, URING_SWITCH, has_uring};
 pub(crate) use self::programs::{
     BINDFS, DISK, MERGERFS, OURS, RCLONE, Server, lab, on_path, slackwater, slackwater_with_object_volumes, tied,
 };
@@ -37,6 +38,12 @@ const OF_BARE: f64 = 0.8;
 const BY_MERGERFS: f64 = 2.5;
 /// Lower bound: a rate divided by that of the fastest peer. Below 1, because the interval of two equal rates reaches down to this.
 const AS_FAST: f64 = 0.95;
+/// The same for names over the device.
+const NAMES_BY_DEVICE: f64 = 0.9;
+/// Upper bound: time of a small write over io_uring where the scheduler chooses, divided by that on one CPU.
+const FREE_BY_PLACED: f64 = 1.15;
+/// Upper bound: the same, divided by that over the device between two CPUs.
+const FREE_BY_DEVICE: f64 = 0.35;
 const MIB_MAX: f64 = 64.0;
 const DESCRIPTORS_MAX: f64 = 4096.0;
 
@@ -74,8 +81,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     report.note(
         "Medians of the rounds, each in a directory on the same disk. Reads come from the server's cache; reads again, from the \
          kernel's. The disk's own reads always come from the kernel. Small writes and names: client and server on one CPU, or on two \
-         where the row says so. Left alone, the scheduler would choose one or the other.",
+         where the row says so. In the rows called *free*, the scheduler chooses. Over io_uring, a client is always served on its own CPU.",
     );
+    if !has_uring() {
+        report.note(format!("Nothing was measured over io_uring: {URING_SWITCH} is not Y."));
+    }
     for peer in PEERS.into_iter().filter(|peer| !columns.contains(peer)) {
         report.note(format!("{peer} is not installed."));
     }
@@ -136,7 +146,7 @@ fn all_rows() -> Vec<String> {
     }
     let rates = [access::WRITE, access::READ, access::READ_AGAIN].concat();
     rows.extend(rates.into_iter().map(str::to_owned));
-    rows.extend([names::CREATE, names::STAT, names::STAT_OF_SERVER, names::UNLINK, MOUNT, UMOUNT].map(str::to_owned));
+    rows.extend(names::RATES.into_iter().chain([MOUNT, UMOUNT]).map(str::to_owned));
     rows
 }
 
@@ -159,6 +169,7 @@ fn targets(series: &Series, footprint: &Footprint, report: &mut Report) {
         let ratio = series.ratio(&p50(row), OURS, BARE);
         report.target(format!("{row}: p50 by the bare server's"), Bound::AtMost(BY_BARE), ratio);
     }
+    uring_targets(series, report);
     for row in access::WRITE {
         let by_bare = series.ratio(row, OURS, BARE);
         report.target(format!("{row}: by the bare server"), Bound::AtLeast(OF_BARE), by_bare);
@@ -169,14 +180,46 @@ fn targets(series: &Series, footprint: &Footprint, report: &mut Report) {
         let ratio = by_fastest(series, row, &PEERS);
         report.target(format!("{row}: by the fastest peer"), Bound::AtLeast(AS_FAST), ratio);
     }
-    for row in [names::CREATE, names::STAT, names::STAT_OF_SERVER, names::UNLINK] {
+    for row in names::RATES {
         let ratio = by_fastest(series, row, &[BINDFS, MERGERFS]);
-        report.target(format!("{row}: by the faster of bindfs and mergerfs"), Bound::AtLeast(AS_FAST), ratio);
+        report.target(format!("{row}: by the faster of bindfs and mergerfs"), Bound::AtLeast(NAMES_BY_DEVICE), ratio);
     }
     let memory = "memory beside the arena and 400 bytes per inode, MiB";
     report.target(memory, Bound::AtMost(MIB_MAX), Estimate::exactly(footprint.beside_mib()));
     let descriptors = Estimate::exactly(footprint.descriptors as f64);
     report.target("descriptors at once", Bound::AtMost(DESCRIPTORS_MAX), descriptors);
+}
+
+/// Targets for requests over io_uring, if they were measured.
+fn uring_targets(series: &Series, report: &mut Report) {
+    if !has_uring() {
+        return;
+    }
+    let small = |row: &str, subject| series.of(&p50(row), subject).all();
+    for [together, apart, free] in [access::SEQUENTIAL, access::RANDOM] {
+        for row in [together, free] {
+            let by_bare = series.ratio(&p50(row), OURS_URING, BARE_URING);
+            report.target(format!("{row}, io_uring: p50 by the bare server's"), Bound::AtMost(BY_BARE), by_bare);
+        }
+        let by_placed = ratio(&small(free, OURS_URING), &small(together, OURS_URING));
+        report.target(format!("{free}, io_uring: p50 by that on one CPU"), Bound::AtMost(FREE_BY_PLACED), by_placed);
+        let by_device = ratio(&small(free, OURS_URING), &small(apart, OURS));
+        report.target(
+            format!("{free}, io_uring: p50 by the device's on 2 CPUs"),
+            Bound::AtMost(FREE_BY_DEVICE),
+            by_device,
+        );
+    }
+    for row in [access::WRITE, access::READ].concat() {
+        let by_device = series.ratio(row, OURS_URING, OURS);
+        report.target(format!("{row}, io_uring: by the device"), Bound::AtLeast(AS_FAST), by_device);
+    }
+    for row in names::RATES {
+        let better = series.best(row, &[OURS, OURS_URING], f64::max);
+        let by_peers = ratio(&better, &series.best(row, &[BINDFS, MERGERFS], f64::max));
+        let target = format!("{row}, the better transport: by the faster of bindfs and mergerfs");
+        report.target(target, Bound::AtLeast(AS_FAST), by_peers);
+    }
 }
 
 /// Our rate by that of the fastest of `peers`, round by round; `None` if none of them is installed.

@@ -16,6 +16,7 @@ pub(crate) const CREATE: &str = "create per s";
 pub(crate) const STAT: &str = "stat per s";
 pub(crate) const STAT_OF_SERVER: &str = "stat, forced, per s";
 pub(crate) const UNLINK: &str = "unlink per s";
+pub(crate) const RATES: [&str; 4] = [CREATE, STAT, STAT_OF_SERVER, UNLINK];
 
 /// Files of a turn.
 pub(crate) fn files(options: &Options) -> usize {

@@ -8,16 +8,31 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// The column of this project's mount.
 pub(crate) const OURS: &str = "slackwater";
+/// The column of this project's mount with requests over io_uring.
+pub(crate) const OURS_URING: &str = "slackwater uring";
 /// The column of the directory itself.
 pub(crate) const DISK: &str = "disk";
 /// The column of the server that reads writes into memory and discards them.
 pub(crate) const BARE: &str = "bare";
+/// The column of the same server with requests over io_uring.
+pub(crate) const BARE_URING: &str = "bare uring";
 pub(crate) const BINDFS: &str = "bindfs";
 pub(crate) const MERGERFS: &str = "mergerfs";
 pub(crate) const RCLONE: &str = "rclone";
 
 /// File systems of others, which store their files in a directory as ours does.
 pub(crate) const PEERS: [&str; 3] = [BINDFS, MERGERFS, RCLONE];
+
+/// Measured writes stay below the limit, as they do with the kernel, whose limit is a part of all memory.
+const DIRTY: [&str; 2] = ["--dirty-ratio", "75"];
+
+/// The kernel's switch for FUSE over io_uring.
+pub(super) const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Whether it is on.
+pub(super) fn has_uring() -> bool {
+    std::fs::read_to_string(URING_SWITCH).is_ok_and(|value| value.trim() == "Y")
+}
 
 /// A program that serves mounts in the foreground.
 #[derive(Clone, Debug)]
@@ -31,8 +46,15 @@ impl Server {
     /// All servers that are installed. If cargo runs this program, ours and the bare one are built first.
     pub(crate) fn all() -> Result<Vec<Server>> {
         let bare = own("examples/bare", &["--package", "slackwater-fuse", "--example", "bare"])?;
-        let mut servers = Self::keepers()?;
-        servers.insert(1, Server::new(BARE, bare));
+        let ours = slackwater()?;
+        let mut servers =
+            vec![Server::new(OURS, ours.clone()).with_options(&[&DIRTY[..], &["--transport", "dev"]].concat())];
+        if has_uring() {
+            servers.push(Server::new(OURS_URING, ours).with_options(&[&DIRTY[..], &["--transport", "uring"]].concat()));
+            servers.push(Server::new(BARE_URING, bare.clone()));
+        }
+        servers.push(Server::new(BARE, bare));
+        servers.extend(Self::keepers()?.into_iter().filter(|server| server.name != OURS));
         Ok(servers)
     }
 
@@ -46,8 +68,7 @@ impl Server {
     /// `program` as the server `name`.
     pub(crate) fn new(name: &'static str, program: PathBuf) -> Self {
         let options: &[&str] = match name {
-            // Measured writes stay below the limit, as they do with the kernel, whose limit is a part of all memory.
-            OURS => &["--dirty-ratio", "75"],
+            OURS => &DIRTY,
             // The caching that its manual recommends for ordinary programs.
             MERGERFS => &["-o", "cache.files=auto-full,category.create=ff,minfreespace=0,fsname=lab"],
             _ => &[],
@@ -66,7 +87,7 @@ impl Server {
 
     /// Whether it has names and attributes, and returns what was written.
     pub(crate) fn keeps_files(&self) -> bool {
-        self.name != BARE
+        self.name != BARE && self.name != BARE_URING
     }
 
     /// The command that mounts `source` at `mountpoint` and runs until that is unmounted.
@@ -74,11 +95,12 @@ impl Server {
         // Ours unmounts when it gets this signal.
         let mut command = tied(&self.program, "TERM");
         match self.name {
-            OURS => {
+            OURS | OURS_URING => {
                 command.args(["mount", "--foreground", "--cache", &cache_bytes.to_string(), "--arena"]).arg(arena);
                 command.args(&self.options).arg(source);
             }
             BARE => {}
+            BARE_URING => drop(command.arg("uring")),
             BINDFS | MERGERFS => drop(command.arg("-f").args(&self.options).arg(source)),
             _ => {
                 command.args(["mount", "--config", "/dev/null", "--vfs-cache-mode", "writes", "--cache-dir"]);
@@ -93,7 +115,7 @@ impl Server {
     /// The command that unmounts it and ends when that is done.
     pub(crate) fn umount(&self, mountpoint: &Path) -> Command {
         let (program, option) = match self.name {
-            OURS => (self.program.as_path(), Some("umount")),
+            OURS | OURS_URING => (self.program.as_path(), Some("umount")),
             _ if rustix::process::geteuid().is_root() => (Path::new("umount"), None),
             _ => (Path::new("fusermount3"), Some("-u")),
         };
@@ -104,7 +126,7 @@ impl Server {
 
     /// The command that writes everything back, if the server needs more than an fsync of its files.
     pub(crate) fn sync(&self, mountpoint: &Path) -> Option<Command> {
-        (self.name == OURS).then(|| {
+        matches!(self.name, OURS | OURS_URING).then(|| {
             let mut command = Command::new(&self.program);
             command.arg("sync").arg(mountpoint);
             command

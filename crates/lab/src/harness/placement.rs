@@ -15,6 +15,8 @@ pub(crate) enum Placement {
     Together,
     /// The client on one, the server on the others.
     Apart,
+    /// Where the scheduler puts them.
+    Free,
 }
 
 /// Client and server stay where they were placed while this lives.
@@ -25,11 +27,15 @@ pub(crate) struct Placed {
 }
 
 impl Placement {
-    pub(crate) const ALL: [Self; 2] = [Self::Together, Self::Apart];
+    pub(crate) const FIXED: [Self; 2] = [Self::Together, Self::Apart];
+    pub(crate) const ALL: [Self; 3] = [Self::Together, Self::Apart, Self::Free];
 
     /// Places the calling thread and all threads of the process `server`, if there is one.
     pub(crate) fn place(self, server: Option<u32>) -> Result<Placed> {
         let allowed = sched_getaffinity(None).context("cannot read the CPU affinity")?;
+        if self == Self::Free {
+            return Ok(Placed { server: None, allowed });
+        }
         let cpus = cpus();
         let (first, others) = cpus.split_at(1);
         let servers = if self == Self::Together || others.is_empty() { first } else { others };
@@ -41,10 +47,15 @@ impl Placement {
 }
 
 impl Placed {
-    /// A thread that ends meanwhile does not matter, and a new one starts where its parent is.
+    /// A thread that ends meanwhile does not matter, and a new one starts where its parent is. The threads of a ring have
+    /// placed themselves: each serves the clients of its CPU.
     fn place_server(&self, cpus: &CpuSet) {
         let Some(server) = self.server else { return };
         for thread in std::fs::read_dir(format!("/proc/{server}/task")).into_iter().flatten().flatten() {
+            let name = std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+            if name.strip_prefix("sw-ring-").is_some_and(|cpu| cpu.trim_end().parse::<usize>().is_ok()) {
+                continue;
+            }
             let number = thread.file_name().to_string_lossy().parse().ok();
             if let Some(thread) = number.and_then(Pid::from_raw) {
                 let _ = sched_setaffinity(Some(thread), cpus);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
 
-use crate::control::protocol::{MountRequest, VolumeOptions};
+use crate::control::protocol::{MountRequest, Transport, VolumeOptions};
 use crate::exit::Failure;
 use crate::option_values::{parse_duration, parse_follow, parse_metrics, parse_upload_limit};
 use crate::source;
@@ -73,6 +73,8 @@ pub(crate) struct VolumeTable {
     noexec: bool,
     #[serde(default)]
     dontcache: bool,
+    #[serde(default)]
+    transport: Transport,
     /// Of an object volume.
     #[serde(default, deserialize_with = "age")]
     follow: Option<Duration>,
@@ -142,6 +144,7 @@ impl Config {
                 nodev: volume.nodev,
                 noexec: volume.noexec,
                 dontcache: volume.dontcache,
+                transport: volume.transport,
                 take_over: false,
                 follow: volume.follow,
                 upload_limit_bytes_per_s: volume.upload_limit,

@@ -220,6 +220,7 @@ impl Volumes {
         let mounted = namespace.mount(name.path(), identity, backend).map_err(|error| failed(&error))?;
         let volume = mounted.super_block();
         drop(mounted);
+        let options = VolumeOptions { transport: options.transport.among_many(), ..options };
         let opened = FrontEnd::open(pool, &volume, source.name(), mountpoint, options, tenancy.clone());
         match opened {
             Ok(front_end) => {

@@ -15,6 +15,7 @@ use slackwater_arena::size;
 use slackwater_arena::{MountInfo, memory_limits};
 use slackwater_fuse::Printable as _;
 
+use crate::commands::doctor::trial_mount::Trial;
 use crate::exit::{Failure, Reason};
 use crate::object::{self, StoreFinding};
 use crate::os::kernel::{self, Version};
@@ -292,11 +293,23 @@ fn probe_sync() -> Finding {
 }
 
 fn probe_features() -> Vec<Finding> {
-    match trial_mount::missing_features() {
-        Err(failure) => vec![Finding::Fatal(failure)],
-        Ok(missing) if missing.is_empty() => vec![Finding::Good("a trial mount found all features".into())],
-        Ok(missing) => missing.iter().map(|missing| Finding::missing(missing.feature, missing.affects)).collect(),
+    let Trial { missing, no_uring } = match trial_mount::run() {
+        Err(failure) => return vec![Finding::Fatal(failure)],
+        Ok(trial) => trial,
+    };
+    let mut findings: Vec<_> =
+        missing.iter().map(|missing| Finding::missing(missing.feature, missing.affects)).collect();
+    if findings.is_empty() {
+        findings.push(Finding::Good("a trial mount found all features".into()));
     }
+    findings.push(match no_uring {
+        None => Finding::Good("requests come over io_uring".into()),
+        Some(why) => Finding::missing(
+            format!("requests come over /dev/fuse, not over io_uring: {why}"),
+            "a small read or write waits for another CPU to wake up, which takes several times as long as the rest",
+        ),
+    });
+    findings
 }
 
 /// The mounted cgroup versions, and which of them has the memory controller.

@@ -20,11 +20,18 @@ const ARENA_BYTES: u64 = 8 << 20;
 /// The mount is empty, and no other process can use it.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Mounts, and returns the missing features. Leaves nothing behind.
+/// Findings of a trial mount.
+pub(crate) struct Trial {
+    pub(crate) missing: Vec<MissingFeature>,
+    /// Why requests cannot come over io_uring.
+    pub(crate) no_uring: Option<String>,
+}
+
+/// Mounts, and returns the findings. Leaves nothing behind.
 ///
 /// # Errors
 /// Nothing can be mounted here.
-pub(crate) fn missing_features() -> Result<Vec<MissingFeature>, Failure> {
+pub(crate) fn run() -> Result<Trial, Failure> {
     let cannot = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot try a mount: {error}"));
     let place = TempDir::new().map_err(|error| cannot(&error))?;
     let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).map_err(|error| cannot(&error))?;
@@ -32,9 +39,9 @@ pub(crate) fn missing_features() -> Result<Vec<MissingFeature>, Failure> {
     let volume = engine.mount("trial", Arc::new(MemBackend::new())).map_err(|error| cannot(&error))?;
     let options = VolumeOptions { nosuid: true, nodev: true, noexec: true, ..VolumeOptions::default() };
     let front_end = FrontEnd::open(&front_end::pool()?, &volume, &place.0, &place.0, options, None)?;
-    let missing = front_end.missing().to_vec();
+    let trial = Trial { missing: front_end.missing().to_vec(), no_uring: front_end.rings().err() };
     front_end.umount(UmountRequest { deadline: Some(DEADLINE), stall: None, force: true, discard: false })?;
-    Ok(missing)
+    Ok(trial)
 }
 
 /// A new directory, removed on drop.

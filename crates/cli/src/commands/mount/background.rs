@@ -78,6 +78,7 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         follow,
         upload_limit,
         allow_other,
+        transport,
         nosuid,
         nodev,
         noexec,
@@ -122,6 +123,7 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         add("--upload-limit", bytes.to_string().into());
     }
     add("--dirty-expire", format_duration(*dirty_expire).to_string().into());
+    add("--transport", transport.to_string().into());
     options.iter().for_each(|list| add("-o", list.into()));
     let flags = [
         (read_only, "--read-only"),

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use clap::ValueEnum as _;
 use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
 
 use crate::arguments::MountArguments;
-use crate::control::protocol::VolumeOptions;
+use crate::control::protocol::{Transport, VolumeOptions};
 use crate::exit::Failure;
 use crate::option_values::{
     parse_duration, parse_follow, parse_metrics, parse_tenant_dontcache, parse_tenant_limit, parse_upload_limit,
@@ -60,7 +61,7 @@ pub(crate) fn with_option_lists(arguments: &MountArguments) -> Result<MountArgum
 /// The options of the volume, without those of its process.
 pub(crate) fn of_volume(arguments: &MountArguments) -> VolumeOptions {
     let MountArguments { read_only, allow_other, nosuid, nodev, noexec, dontcache, .. } = *arguments;
-    let MountArguments { take_over, follow, upload_limit, .. } = *arguments;
+    let MountArguments { transport, take_over, follow, upload_limit, .. } = *arguments;
     VolumeOptions {
         read_only,
         allow_other,
@@ -68,6 +69,7 @@ pub(crate) fn of_volume(arguments: &MountArguments) -> VolumeOptions {
         nodev,
         noexec,
         dontcache,
+        transport,
         take_over,
         follow,
         upload_limit_bytes_per_s: upload_limit,
@@ -111,6 +113,9 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             "owner" | "group" => (arguments.nosuid, arguments.nodev) = (true, true),
             "wait" if value.is_none() => arguments.wait = true,
             "take-over" if value.is_none() => arguments.take_over = true,
+            "transport" => {
+                arguments.transport = Transport::from_str(needed()?, false).map_err(|error| refused(&error))?
+            }
             "follow" => arguments.follow = Some(parse_follow(needed()?).map_err(|error| refused(&error))?),
             "upload-limit" => {
                 arguments.upload_limit = Some(parse_upload_limit(needed()?).map_err(|error| refused(&error))?)

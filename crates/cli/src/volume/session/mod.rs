@@ -220,6 +220,7 @@ impl Session {
             own.as_ref().map_or_else(of_volume, tenants::of_all)
         };
         let figures = volume.map(|volume| volume.status());
+        let rings = front_end.as_ref().map(|front_end| front_end.rings());
         let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);
         Status {
             pid: self.entry.pid,
@@ -258,6 +259,12 @@ impl Session {
                 done: figure(|status| status.inodes_switched),
                 in_flight: figure(|status| status.switches_in_flight.into()),
             },
+            transport: match &rings {
+                None => String::new(),
+                Some(Ok(_)) => "uring".to_owned(),
+                Some(Err(_)) => "dev".to_owned(),
+            },
+            no_uring: rings.and_then(Result::err),
             missing_features: front_end.map(|front_end| front_end.missing_features()).unwrap_or_default(),
             tenants,
             more_tenants: 0,

@@ -1,0 +1,201 @@
+//! The thread of one queue.
+
+use std::io::IoSlice;
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use slackwater_sync::shim::Arc;
+
+use super::queue::{Answer, Answered, Queue, RingSlot};
+use super::sys::{Commands, Completion, OwnedEntry};
+use super::workers::Workers;
+use crate::parse::{copy_entry, is_write, parse, parse_write_entry};
+use crate::pool::Context;
+use crate::session::{Ended, Shared};
+
+/// Limit of a queue's entries. Beyond it requests wait.
+const ENTRIES_MAX: usize = 16 << 10;
+
+/// A queue before its session is known.
+pub(super) struct Prepared {
+    queue: Arc<Queue>,
+    commands: Commands,
+    sizes: Sizes,
+}
+
+/// Sizes of a queue's entries.
+#[derive(Copy, Clone)]
+pub(super) struct Sizes {
+    /// A multiple of the page size.
+    pub(super) payload_bytes: usize,
+    /// Entries that are added at once. A request that finds none free waits until another one of its queue is answered,
+    /// whatever is added meanwhile. So more are added while half of these are free.
+    pub(super) entries: usize,
+}
+
+impl Prepared {
+    /// Makes the ring of the calling thread, which stays on the CPU of the queue if it may run there.
+    pub(super) fn new(queue: Arc<Queue>, device: RawFd, sizes: Sizes) -> Result<Self, Errno> {
+        let mut cpus = CpuSet::new();
+        if usize::from(queue.number) < CpuSet::MAX_CPU {
+            cpus.set(queue.number.into());
+            // In a container the CPU may belong to others. The kernel still needs the queue.
+            let _ = sched_setaffinity(None, &cpus);
+        }
+        let commands = Commands::new(device, queue.number)?;
+        Ok(Self { queue, commands, sizes })
+    }
+
+    /// Serves the session until it ends.
+    pub(super) fn serve(self, session: Arc<Shared>, workers: Arc<Workers>) {
+        let Self { queue, commands, sizes } = self;
+        queue.make_own();
+        let served = Arc::clone(&session);
+        let thread = Thread {
+            commands,
+            sizes,
+            writes: Vec::new(),
+            taken: 0,
+            lost: 0,
+            has_served: false,
+            answers: Vec::new(),
+            completed: Vec::new(),
+            message: Vec::new(),
+            queue: Arc::clone(&queue),
+            session,
+            workers,
+        };
+        let ended = catch_unwind(AssertUnwindSafe(|| thread.run()));
+        queue.end();
+        if let Some(errno) = ended.map_or(Some(Errno::IO), Result::err) {
+            // Its requests would wait forever.
+            tracing::error!(%errno, queue = queue.number, "a queue of the ring has failed");
+            served.end_from_outside(Ended::Failed(errno));
+        }
+    }
+}
+
+/// Whether the kernel has ended the connection.
+fn is_end(errno: Errno) -> bool {
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV | Errno::CANCELED)
+}
+
+struct Thread {
+    commands: Commands,
+    sizes: Sizes,
+    /// Entries of WRITE requests, by number, until they are answered.
+    writes: Vec<Option<OwnedEntry>>,
+    /// Entries with a request that is not answered, and lost ones.
+    taken: usize,
+    lost: usize,
+    /// A request has come.
+    has_served: bool,
+    answers: Vec<Answer>,
+    completed: Vec<Completion>,
+    message: Vec<u8>,
+    queue: Arc<Queue>,
+    session: Arc<Shared>,
+    workers: Arc<Workers>,
+}
+
+impl Thread {
+    fn run(mut self) -> Result<(), Errno> {
+        self.commands.expect_wake(self.queue.wake_fd())?;
+        self.commands.add(self.sizes.entries, self.sizes.payload_bytes)?;
+        loop {
+            self.send_answers()?;
+            let mut completed = std::mem::take(&mut self.completed);
+            self.commands.wait(&mut completed)?;
+            for completion in completed.drain(..) {
+                if self.session.has_ended() {
+                    return Ok(());
+                }
+                match completion {
+                    Completion::Woken => self.commands.expect_wake(self.queue.wake_fd())?,
+                    Completion::Request(entry) => self.handle(entry),
+                    Completion::Failed(errno) if is_end(errno) => return Ok(()),
+                    Completion::Failed(errno) if !self.has_served => {
+                        // The kernel has gone back to the device, for all queues.
+                        tracing::warn!(%errno, "the kernel refused an entry of the ring: requests come over /dev/fuse");
+                        self.queue.refuse();
+                        return Ok(());
+                    }
+                    Completion::Failed(errno) => self.lose_entry(errno)?,
+                }
+            }
+            self.completed = completed;
+            self.add_entries();
+        }
+    }
+
+    /// The kernel has refused a command of an entry, for example because it has no memory. Others go on.
+    fn lose_entry(&mut self, errno: Errno) -> Result<(), Errno> {
+        tracing::error!(%errno, queue = self.queue.number, "an entry of the ring is lost");
+        self.taken += 1;
+        self.lost += 1;
+        if self.lost == self.commands.entries() { Err(errno) } else { Ok(()) }
+    }
+
+    /// Adds entries if few are free.
+    fn add_entries(&mut self) {
+        let entries = self.commands.entries();
+        if entries - self.taken >= self.sizes.entries / 2 || entries >= ENTRIES_MAX {
+            return;
+        }
+        if let Err(errno) = self.commands.add(self.sizes.entries, self.sizes.payload_bytes) {
+            tracing::warn!(%errno, queue = self.queue.number, "no memory for more requests at once");
+        }
+        if self.commands.entries() >= ENTRIES_MAX {
+            tracing::warn!(queue = self.queue.number, "{ENTRIES_MAX} requests of one CPU are unanswered; others wait");
+        }
+    }
+
+    /// Passes answers to the kernel, with the next wait.
+    fn send_answers(&mut self) -> Result<(), Errno> {
+        let mut answers = std::mem::take(&mut self.answers);
+        self.queue.take_answers(&mut answers);
+        for Answer { unique, data } in answers.drain(..) {
+            let entry = match data {
+                Answered::InEntry(entry) => entry,
+                Answered::OfWrite { index, error, count } => {
+                    let Some(mut entry) = self.writes.get_mut(index as usize).and_then(Option::take) else { continue };
+                    entry.put(unique, error, &[IoSlice::new(count.bytes())])?;
+                    entry
+                }
+            };
+            self.commands.commit(entry, unique)?;
+            self.taken -= 1;
+        }
+        self.answers = answers;
+        Ok(())
+    }
+
+    /// Handles the request in an entry.
+    fn handle(&mut self, entry: OwnedEntry) {
+        self.taken += 1;
+        self.has_served = true;
+        if !self.session.enter() {
+            return self.session.leave();
+        }
+        let header = entry.header();
+        let cx = Context::in_ring(&self.session, &self.workers);
+        let index = entry.index();
+        if is_write(&header) {
+            // Its handler reads the payload, perhaps after another thread has answered.
+            let slot = RingSlot::of_write(Arc::clone(&self.queue), index);
+            self.session.dispatch_entry(&cx, parse_write_entry(&header, entry.payload()), slot);
+            let place = index as usize;
+            if self.writes.len() <= place {
+                self.writes.resize_with(place + 1, || None);
+            }
+            self.writes[place] = Some(entry);
+        } else {
+            let request = copy_entry(&header, entry.payload(), &mut self.message).and_then(parse);
+            let slot = RingSlot::with_entry(Arc::clone(&self.queue), entry);
+            self.session.dispatch_entry(&cx, request, slot);
+        }
+        self.session.leave();
+    }
+}
