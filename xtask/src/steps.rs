@@ -147,13 +147,7 @@ fn uring() -> Result<TestCount, String> {
     let mut count = Cargo::new("test --package slackwater-fuse --test mounted --test volume")
         .env("SLACKWATER_TEST_TRANSPORT", "uring")
         .run_tests()?;
-    // These use the default, which is io_uring now.
-    count +=
-        Cargo::new("test --release -p slackwater-cli --test mounts -- kills:: crash_mix:: hung_source:: transport::")
-            .env("SLACKWATER_MOUNT_KILLS", "20")
-            .env("SLACKWATER_MOUNT_RUNS", "5")
-            .run_tests()?;
-    suites::run(&["pjdfstest", "fsx", "sqlite"])?;
+    count += Cargo::new("test --release -p slackwater-cli --test mounts -- transport::").run_tests()?;
     Ok(count)
 }
 

@@ -252,12 +252,13 @@ pub(crate) struct MountArguments {
     /// Let other users access the mount, subject to file permissions [default for root]
     #[arg(long)]
     pub(crate) allow_other: bool,
-    /// How requests reach this process: by io_uring, by /dev/fuse, or whichever is faster here
+    /// How requests reach this process: by /dev/fuse, by io_uring, or by io_uring if possible
     ///
-    /// io_uring needs Linux 6.14 and `echo Y > /sys/module/fuse/parameters/enable_uring`, and takes a thread for each
-    /// CPU. `auto` uses it where it is possible, but not in a daemon, which has many volumes. With `uring` the mount fails
-    /// where it is not possible.
-    #[arg(long, value_name = "WHAT", default_value_t = Transport::Auto, value_enum)]
+    /// io_uring is faster, above all if other CPUs are idle. It needs Linux 6.14 and
+    /// `echo Y > /sys/module/fuse/parameters/enable_uring`, and takes a thread for each CPU. It is not the default: on Linux
+    /// 6.18, programs can hang when the mount process is killed. `auto` does not use it in a daemon, which has many volumes.
+    /// With `uring` the mount fails where it is not possible.
+    #[arg(long, value_name = "WHAT", default_value_t = Transport::Dev, value_enum)]
     pub(crate) transport: Transport,
     /// Ignore set-user-ID and set-group-ID bits
     #[arg(long)]

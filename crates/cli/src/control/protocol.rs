@@ -144,11 +144,11 @@ pub(crate) struct MountRequest {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
     /// io_uring if this machine has it and the process serves a single volume, else /dev/fuse.
-    #[default]
     Auto,
     /// io_uring, or nothing is mounted.
     Uring,
     /// /dev/fuse.
+    #[default]
     Dev,
 }
 
@@ -158,8 +158,8 @@ impl Transport {
         if self == Self::Auto { Self::Dev } else { self }
     }
 
-    pub(crate) fn is_auto(&self) -> bool {
-        *self == Self::Auto
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 
@@ -190,7 +190,7 @@ pub(crate) struct VolumeOptions {
     /// Keeps what is read and written out of the cache.
     pub(crate) dontcache: bool,
     /// How requests arrive.
-    #[serde(skip_serializing_if = "Transport::is_auto")]
+    #[serde(skip_serializing_if = "Transport::is_default")]
     pub(crate) transport: Transport,
     /// Fences the process that has an object volume.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -30,8 +30,7 @@ impl Tower {
     pub(crate) fn with(scratch: &Scratch, more: &[&str]) -> Self {
         let (base, middle) = scratch.pair("base");
         let top = scratch.dir("top", 0o755);
-        // Over io_uring, a killed process would wait until the stopped server goes on.
-        let server = scratch.mount(&base, &middle, &["--transport", "dev"]);
+        let server = scratch.mount(&base, &middle, &[]);
         let upper = scratch.mount(&middle, &top, &[&["--dirty-expire", "1h"], more].concat());
         Self { base, top, middle, server, upper }
     }

@@ -31,22 +31,22 @@ fn use_it(mount: Mount, scratch: &Scratch, mountpoint: &Path) {
 }
 
 #[test]
-fn the_device_is_used_if_that_is_asked_for() {
+fn the_device_is_the_default() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
-    let mount = scratch.mount(&source, &mountpoint, &["--transport", "dev"]);
+    let mount = scratch.mount(&source, &mountpoint, &[]);
     assert_eq!(transport(&scratch).0, "dev");
     assert!(scratch.run(["status"]).text.contains("requests come over /dev/fuse"));
     use_it(mount, &scratch, &mountpoint);
 }
 
 #[test]
-fn the_default_is_io_uring_where_it_is_possible() {
+fn auto_is_io_uring_where_it_is_possible() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
-    let mount = scratch.mount(&source, &mountpoint, &[]);
+    let mount = scratch.mount(&source, &mountpoint, &["--transport", "auto"]);
     match transport(&scratch) {
         (transport, _) if is_on() => assert_eq!(transport, "uring"),
         (transport, why) => assert!(transport == "dev" && why.contains(SWITCH), "{transport}: {why}"),

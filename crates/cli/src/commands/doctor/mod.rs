@@ -303,10 +303,10 @@ fn probe_features() -> Vec<Finding> {
         findings.push(Finding::Good("a trial mount found all features".into()));
     }
     findings.push(match no_uring {
-        None => Finding::Good("requests come over io_uring".into()),
+        None => Finding::Good("requests can come over io_uring (mount --transport uring)".into()),
         Some(why) => Finding::missing(
-            format!("requests come over /dev/fuse, not over io_uring: {why}"),
-            "a small read or write waits for another CPU to wake up, which takes several times as long as the rest",
+            format!("requests cannot come over io_uring: {why}"),
+            "not `mount --transport uring`, with which small reads and writes need no other CPU to wake up",
         ),
     });
     findings
