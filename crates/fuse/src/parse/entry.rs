@@ -19,7 +19,7 @@ struct Pieces<'h, 'p> {
 /// Parses the request in an entry with this header and payload. `message` is memory for the pieces in a row.
 ///
 /// # Errors
-/// As [`parse`](super::parse); and if the lengths contradict each other.
+/// As [`parse`]; and if the lengths contradict each other.
 pub fn parse_entry<'a>(
     header: &[u8; URING_HEADER_BYTES],
     payload: &'a [u8],
@@ -51,7 +51,7 @@ pub(crate) fn parse_write_entry<'a>(
     Ok(Request { header, operation: Operation::Write(args), payload })
 }
 
-/// Copies the request in an entry to `message`, in the form that [`parse`](super::parse) takes.
+/// Copies the request in an entry to `message`, in the form that [`parse`] takes.
 ///
 /// # Errors
 /// The lengths contradict each other.
