@@ -20,10 +20,8 @@ pub(crate) struct Memory {
 impl Memory {
     /// Maps `len` bytes, a nonzero multiple of the page size. Faulted in now with `is_populated`, otherwise on use.
     pub(crate) fn new(len: usize, is_populated: bool) -> Result<Self, Errno> {
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping at an address chosen by the kernel touches no existing memory.
-        let start = unsafe { mmap_anonymous(null_mut(), len, protection, flags) }?;
-        let memory = Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len };
+        let memory = Self::map(len, MapFlags::PRIVATE)?;
+        let start = memory.start.as_ptr().cast();
         if len >= HUGE_PAGE {
             // SAFETY: the range is the mapping; this advice changes no content. It may be refused.
             let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
@@ -33,6 +31,22 @@ impl Memory {
             unsafe { madvise(start, len, Advice::LinuxPopulateWrite) }?;
         }
         Ok(memory)
+    }
+
+    /// Maps `len` bytes of which few are used: in pages of the usual size, and without a claim on memory.
+    pub(crate) fn reserve(len: usize) -> Result<Self, Errno> {
+        Self::map(len, MapFlags::PRIVATE | MapFlags::NORESERVE)
+    }
+
+    fn map(len: usize, flags: MapFlags) -> Result<Self, Errno> {
+        // SAFETY: a new mapping at an address chosen by the kernel touches no existing memory.
+        let start = unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
+        Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len })
+    }
+
+    /// Its address.
+    pub(crate) const fn start(&self) -> NonNull<u8> {
+        self.start
     }
 }
 

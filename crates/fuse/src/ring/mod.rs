@@ -21,6 +21,7 @@ mod sys;
 mod thread;
 mod workers;
 
+use std::io::IoSlice;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -74,7 +75,6 @@ pub enum RingError {
 pub(crate) struct Rings {
     queues: Vec<Arc<Queue>>,
     gate: Arc<Gate>,
-    workers: Arc<Workers>,
 }
 
 /// Where the threads wait for their session.
@@ -98,14 +98,14 @@ impl Rings {
         let cpus = possible_cpus().ok_or(RingError::Cpus)?;
         let gate = Arc::new(Gate { state: Mutex::new(TRANSPORT, GateState::default()), changed: Condvar::new() });
         let workers = Arc::new(Workers::new(threads_max));
-        let mut rings = Self { queues: Vec::new(), gate, workers };
+        let mut rings = Self { queues: Vec::new(), gate };
         let payload_bytes = (max_write as usize).max(PAYLOAD_MIN).next_multiple_of(rustix::param::page_size());
         let entries = (ENTRIES / usize::from(cpus)).clamp(*ENTRIES_OF_QUEUE.start(), *ENTRIES_OF_QUEUE.end());
         let sizes = Sizes { payload_bytes, entries };
         for number in 0..cpus {
             let queue = Arc::new(Queue::new(number).map_err(RingError::Ring)?);
             rings.queues.push(Arc::clone(&queue));
-            let (gate, workers, device) = (Arc::clone(&rings.gate), Arc::clone(&rings.workers), device.as_raw_fd());
+            let (gate, workers, device) = (Arc::clone(&rings.gate), Arc::clone(&workers), device.as_raw_fd());
             let work = move || {
                 let prepared = Prepared::new(queue, device, sizes);
                 if let Some((prepared, session)) = gate.pass(prepared) {
@@ -202,8 +202,21 @@ impl Gate {
     }
 }
 
+/// Copies `parts` to the front of `to`, and returns their length.
+///
+/// # Errors
+/// `INVAL` if they are longer.
+fn gather(parts: &[IoSlice<'_>], to: &mut [u8]) -> Result<usize, Errno> {
+    let mut len = 0;
+    for part in parts {
+        to.get_mut(len..len + part.len()).ok_or(Errno::INVAL)?.copy_from_slice(part);
+        len += part.len();
+    }
+    Ok(len)
+}
+
 /// The number of CPUs that the machine may ever have: the kernel wants as many queues.
-pub(crate) fn possible_cpus() -> Option<u16> {
+fn possible_cpus() -> Option<u16> {
     count_of(&std::fs::read_to_string(POSSIBLE_CPUS).ok()?)
 }
 

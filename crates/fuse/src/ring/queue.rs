@@ -11,6 +11,7 @@ use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, thread_local};
 
+use super::gather;
 use super::sys::OwnedEntry;
 use crate::TRANSPORT;
 
@@ -25,17 +26,31 @@ thread_local! {
 /// An answer for the kernel.
 pub(super) struct Answer {
     pub(super) unique: u64,
-    pub(super) data: Answered,
+    pub(super) reply: SlotReply,
 }
 
-pub(super) enum Answered {
-    /// Complete.
+/// Where the reply to a request is written.
+pub(super) enum SlotReply {
+    /// To its entry.
     InEntry(OwnedEntry),
-    /// To a WRITE, whose entry the thread of the queue has.
+    /// Beside it, for a WRITE, whose entry the thread of the queue has.
     OfWrite { index: u32, error: i32, count: Count },
 }
 
-/// The reply to a WRITE.
+impl SlotReply {
+    fn put(&mut self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
+        match self {
+            Self::InEntry(entry) => entry.put(unique, error, parts),
+            Self::OfWrite { error: to_error, count, .. } => {
+                *to_error = error;
+                count.len = gather(parts, &mut count.bytes)?;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The data of a reply to a WRITE.
 #[derive(Default)]
 pub(super) struct Count {
     bytes: [u8; COUNT_BYTES],
@@ -43,16 +58,6 @@ pub(super) struct Count {
 }
 
 impl Count {
-    fn new(parts: &[IoSlice<'_>]) -> Result<Self, Errno> {
-        let mut count = Self::default();
-        for part in parts {
-            let rest = count.bytes.get_mut(count.len..count.len + part.len()).ok_or(Errno::INVAL)?;
-            rest.copy_from_slice(part);
-            count.len += part.len();
-        }
-        Ok(count)
-    }
-
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -135,24 +140,19 @@ impl Queue {
 /// The right to answer the request in an entry.
 pub(crate) struct RingSlot {
     queue: Arc<Queue>,
-    place: SlotPlace,
-}
-
-enum SlotPlace {
-    Entry(OwnedEntry),
-    Write(u32),
-    Spent,
+    /// `None` once it is answered.
+    reply: Option<SlotReply>,
 }
 
 impl RingSlot {
     /// Of a request that has been copied from its entry.
     pub(super) fn with_entry(queue: Arc<Queue>, entry: OwnedEntry) -> Self {
-        Self { queue, place: SlotPlace::Entry(entry) }
+        Self { queue, reply: Some(SlotReply::InEntry(entry)) }
     }
 
     /// Of a WRITE, whose payload is read from the entry with this number.
     pub(super) fn of_write(queue: Arc<Queue>, index: u32) -> Self {
-        Self { queue, place: SlotPlace::Write(index) }
+        Self { queue, reply: Some(SlotReply::OfWrite { index, error: 0, count: Count::default() }) }
     }
 
     /// Sends the reply, once.
@@ -160,18 +160,8 @@ impl RingSlot {
     /// # Errors
     /// `INVAL` if the reply is too long, and a shorter one can be sent; `NODEV` if the connection has ended.
     pub(crate) fn answer(&mut self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
-        let data = match &mut self.place {
-            SlotPlace::Write(index) => Answered::OfWrite { index: *index, error, count: Count::new(parts)? },
-            SlotPlace::Entry(entry) => {
-                entry.put(unique, error, parts)?;
-                match std::mem::replace(&mut self.place, SlotPlace::Spent) {
-                    SlotPlace::Entry(entry) => Answered::InEntry(entry),
-                    SlotPlace::Write(_) | SlotPlace::Spent => return Err(Errno::INVAL),
-                }
-            }
-            SlotPlace::Spent => return Err(Errno::INVAL),
-        };
-        self.place = SlotPlace::Spent;
-        self.queue.add(Answer { unique, data })
+        self.reply.as_mut().ok_or(Errno::INVAL)?.put(unique, error, parts)?;
+        let reply = self.reply.take().ok_or(Errno::INVAL)?;
+        self.queue.add(Answer { unique, reply })
     }
 }

@@ -9,16 +9,17 @@
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 use std::slice;
 
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use slackwater_sync::shim::Arc;
 
+use super::gather;
 use crate::abi::{OutHeader, URING_ENT_IN_OUT, URING_HEADER_BYTES, UringCmdReq, UringCommand, UringEntInOut, Wire};
+use crate::sys::Memory;
 
 /// Commands that are submitted at once.
 const SUBMISSIONS: u32 = 64;
@@ -36,44 +37,31 @@ type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
 /// Memory of some entries, untouched until each is used. The payloads come first, on pages of their own.
 struct Chunk {
-    start: NonNull<u8>,
+    memory: Memory,
     entries: usize,
     payload_bytes: usize,
 }
 
-// SAFETY: the memory belongs to the chunk, not to a thread; access to an entry is E1.
-unsafe impl Send for Chunk {}
-// SAFETY: as above.
+// SAFETY: the chunk only gives addresses away; access to an entry is E1.
 unsafe impl Sync for Chunk {}
 
 impl Chunk {
     /// Reserves memory. `payload_bytes` is a multiple of the page size.
     fn new(entries: usize, payload_bytes: usize) -> Result<Self, Errno> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let len = entries * (payload_bytes + HEADER_STRIDE);
-        // SAFETY: a new mapping at an address chosen by the kernel touches no existing memory.
-        let start = unsafe { mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE | MapFlags::NORESERVE) }?;
-        Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, entries, payload_bytes })
+        let memory = Memory::reserve(entries * (payload_bytes + HEADER_STRIDE))?;
+        Ok(Self { memory, entries, payload_bytes })
     }
 
     fn payload(&self, number: usize) -> NonNull<u8> {
         assert!(number < self.entries, "entry {number} of {}", self.entries);
         // SAFETY: inside the mapping.
-        unsafe { self.start.add(number * self.payload_bytes) }
+        unsafe { self.memory.start().add(number * self.payload_bytes) }
     }
 
     fn header(&self, number: usize) -> NonNull<u8> {
         assert!(number < self.entries, "entry {number} of {}", self.entries);
         // SAFETY: inside the mapping, behind the payloads.
-        unsafe { self.start.add(self.entries * self.payload_bytes + number * HEADER_STRIDE) }
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        let len = self.entries * (self.payload_bytes + HEADER_STRIDE);
-        // SAFETY: the mapping belongs to `self`, and E2.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), len) };
+        unsafe { self.memory.start().add(self.entries * self.payload_bytes + number * HEADER_STRIDE) }
     }
 }
 
@@ -119,12 +107,7 @@ impl OwnedEntry {
     /// # Errors
     /// `INVAL` if it is too long.
     pub(super) fn put(&mut self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
-        let payload = self.payload_mut();
-        let mut bytes = 0;
-        for part in parts {
-            payload.get_mut(bytes..bytes + part.len()).ok_or(Errno::INVAL)?.copy_from_slice(part);
-            bytes += part.len();
-        }
+        let bytes = gather(parts, self.payload_mut())?;
         let head = OutHeader { len: (size_of::<OutHeader>() + bytes) as u32, error, unique }.to_bytes();
         let ends = UringEntInOut { commit_id: unique, payload_sz: bytes as u32, ..UringEntInOut::default() };
         let header = self.place.chunk.header(self.place.number);

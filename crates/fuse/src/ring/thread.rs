@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use slackwater_sync::shim::Arc;
 
-use super::queue::{Answer, Answered, Queue, RingSlot};
+use super::queue::{Answer, Queue, RingSlot, SlotReply};
 use super::sys::{Commands, Completion, OwnedEntry};
 use super::workers::Workers;
 use crate::parse::{copy_entry, is_write, parse, parse_write_entry};
@@ -60,8 +60,6 @@ impl Prepared {
             taken: 0,
             lost: 0,
             has_served: false,
-            answers: Vec::new(),
-            completed: Vec::new(),
             message: Vec::new(),
             queue: Arc::clone(&queue),
             session,
@@ -92,8 +90,6 @@ struct Thread {
     lost: usize,
     /// A request has come.
     has_served: bool,
-    answers: Vec<Answer>,
-    completed: Vec<Completion>,
     message: Vec<u8>,
     queue: Arc<Queue>,
     session: Arc<Shared>,
@@ -104,9 +100,10 @@ impl Thread {
     fn run(mut self) -> Result<(), Errno> {
         self.commands.expect_wake(self.queue.wake_fd())?;
         self.commands.add(self.sizes.entries, self.sizes.payload_bytes)?;
+        let (mut answers, mut completed) = (Vec::new(), Vec::new());
         loop {
-            self.send_answers()?;
-            let mut completed = std::mem::take(&mut self.completed);
+            self.queue.take_answers(&mut answers);
+            answers.drain(..).try_for_each(|answer| self.send(answer))?;
             self.commands.wait(&mut completed)?;
             for completion in completed.drain(..) {
                 if self.session.has_ended() {
@@ -125,7 +122,6 @@ impl Thread {
                     Completion::Failed(errno) => self.lose_entry(errno)?,
                 }
             }
-            self.completed = completed;
             self.add_entries();
         }
     }
@@ -152,23 +148,19 @@ impl Thread {
         }
     }
 
-    /// Passes answers to the kernel, with the next wait.
-    fn send_answers(&mut self) -> Result<(), Errno> {
-        let mut answers = std::mem::take(&mut self.answers);
-        self.queue.take_answers(&mut answers);
-        for Answer { unique, data } in answers.drain(..) {
-            let entry = match data {
-                Answered::InEntry(entry) => entry,
-                Answered::OfWrite { index, error, count } => {
-                    let Some(mut entry) = self.writes.get_mut(index as usize).and_then(Option::take) else { continue };
-                    entry.put(unique, error, &[IoSlice::new(count.bytes())])?;
-                    entry
-                }
-            };
-            self.commands.commit(entry, unique)?;
-            self.taken -= 1;
-        }
-        self.answers = answers;
+    /// Passes an answer to the kernel, with the next wait.
+    fn send(&mut self, answer: Answer) -> Result<(), Errno> {
+        let Answer { unique, reply } = answer;
+        let entry = match reply {
+            SlotReply::InEntry(entry) => entry,
+            SlotReply::OfWrite { index, error, count } => {
+                let Some(mut entry) = self.writes.get_mut(index as usize).and_then(Option::take) else { return Ok(()) };
+                entry.put(unique, error, &[IoSlice::new(count.bytes())])?;
+                entry
+            }
+        };
+        self.commands.commit(entry, unique)?;
+        self.taken -= 1;
         Ok(())
     }
 

@@ -15,8 +15,7 @@ use anyhow::{Context, Result};
 use self::access::{Amounts, p50, p99};
 use self::footprint::Footprint;
 pub(crate) use self::mounted::{Mounted, arena_in, mountpoint_in};
-use self::programs::{BARE, PEERS};
-use self::programs::{BARE_URING, OURS_URING, URING_SWITCH, has_uring};
+use self::programs::{BARE, BARE_URING, OURS_URING, PEERS, URING_SWITCH, has_uring};
 pub(crate) use self::programs::{
     BINDFS, DISK, MERGERFS, OURS, RCLONE, Server, lab, on_path, slackwater, slackwater_with_object_volumes, tied,
 };
@@ -181,8 +180,16 @@ fn targets(series: &Series, footprint: &Footprint, report: &mut Report) {
         report.target(format!("{row}: by the fastest peer"), Bound::AtLeast(AS_FAST), ratio);
     }
     for row in names::RATES {
-        let ratio = by_fastest(series, row, &[BINDFS, MERGERFS]);
-        report.target(format!("{row}: by the faster of bindfs and mergerfs"), Bound::AtLeast(NAMES_BY_DEVICE), ratio);
+        let by_peers = by_fastest(series, row, &[BINDFS, MERGERFS]);
+        report.target(
+            format!("{row}: by the faster of bindfs and mergerfs"),
+            Bound::AtLeast(NAMES_BY_DEVICE),
+            by_peers,
+        );
+        let better = series.best(row, &[OURS, OURS_URING], f64::max);
+        let by_peers = ratio(&better, &series.best(row, &[BINDFS, MERGERFS], f64::max));
+        let target = format!("{row}, the better transport: by the faster of bindfs and mergerfs");
+        report.target(target, Bound::AtLeast(AS_FAST), by_peers);
     }
     let memory = "memory beside the arena and 400 bytes per inode, MiB";
     report.target(memory, Bound::AtMost(MIB_MAX), Estimate::exactly(footprint.beside_mib()));
@@ -213,12 +220,6 @@ fn uring_targets(series: &Series, report: &mut Report) {
     for row in [access::WRITE, access::READ].concat() {
         let by_device = series.ratio(row, OURS_URING, OURS);
         report.target(format!("{row}, io_uring: by the device"), Bound::AtLeast(AS_FAST), by_device);
-    }
-    for row in names::RATES {
-        let better = series.best(row, &[OURS, OURS_URING], f64::max);
-        let by_peers = ratio(&better, &series.best(row, &[BINDFS, MERGERFS], f64::max));
-        let target = format!("{row}, the better transport: by the faster of bindfs and mergerfs");
-        report.target(target, Bound::AtLeast(AS_FAST), by_peers);
     }
 }
 

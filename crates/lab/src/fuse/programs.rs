@@ -23,9 +23,6 @@ pub(crate) const RCLONE: &str = "rclone";
 /// File systems of others, which store their files in a directory as ours does.
 pub(crate) const PEERS: [&str; 3] = [BINDFS, MERGERFS, RCLONE];
 
-/// Measured writes stay below the limit, as they do with the kernel, whose limit is a part of all memory.
-const DIRTY: [&str; 2] = ["--dirty-ratio", "75"];
-
 /// The kernel's switch for FUSE over io_uring.
 pub(super) const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -46,15 +43,11 @@ impl Server {
     /// All servers that are installed. If cargo runs this program, ours and the bare one are built first.
     pub(crate) fn all() -> Result<Vec<Server>> {
         let bare = own("examples/bare", &["--package", "slackwater-fuse", "--example", "bare"])?;
-        let ours = slackwater()?;
-        let mut servers =
-            vec![Server::new(OURS, ours.clone()).with_options(&[&DIRTY[..], &["--transport", "dev"]].concat())];
+        let mut servers = Self::keepers()?;
+        servers.insert(1, Server::new(BARE, bare.clone()));
         if has_uring() {
-            servers.push(Server::new(OURS_URING, ours).with_options(&[&DIRTY[..], &["--transport", "uring"]].concat()));
-            servers.push(Server::new(BARE_URING, bare.clone()));
+            servers.splice(1..1, [Server::new(OURS_URING, slackwater()?), Server::new(BARE_URING, bare)]);
         }
-        servers.push(Server::new(BARE, bare));
-        servers.extend(Self::keepers()?.into_iter().filter(|server| server.name != OURS));
         Ok(servers)
     }
 
@@ -68,7 +61,9 @@ impl Server {
     /// `program` as the server `name`.
     pub(crate) fn new(name: &'static str, program: PathBuf) -> Self {
         let options: &[&str] = match name {
-            OURS => &DIRTY,
+            // Measured writes stay below the limit, as they do with the kernel, whose limit is a part of all memory.
+            OURS => &["--dirty-ratio", "75"],
+            OURS_URING => &["--dirty-ratio", "75", "--transport", "uring"],
             // The caching that its manual recommends for ordinary programs.
             MERGERFS => &["-o", "cache.files=auto-full,category.create=ff,minfreespace=0,fsname=lab"],
             _ => &[],
