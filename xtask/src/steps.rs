@@ -147,7 +147,8 @@ fn uring() -> Result<TestCount, String> {
     let mut count = Cargo::new("test --package slackwater-fuse --test mounted --test volume")
         .env("SLACKWATER_TEST_TRANSPORT", "uring")
         .run_tests()?;
-    count += Cargo::new("test --release -p slackwater-cli --test mounts -- transport::").run_tests()?;
+    count += Cargo::new("test --release -p slackwater-cli --test mounts").run_tests()?;
+    suites::run(&["pjdfstest", "fsx"])?;
     Ok(count)
 }
 

@@ -255,10 +255,10 @@ pub(crate) struct MountArguments {
     /// How requests reach this process: by /dev/fuse, by io_uring, or by io_uring if possible
     ///
     /// io_uring is faster, above all if other CPUs are idle. It needs Linux 6.14 and
-    /// `echo Y > /sys/module/fuse/parameters/enable_uring`, and takes a thread for each CPU. It is not the default: on Linux
-    /// 6.18, programs can hang when the mount process is killed. `auto` does not use it in a daemon, which has many volumes.
-    /// With `uring` the mount fails where it is not possible.
-    #[arg(long, value_name = "WHAT", default_value_t = Transport::Dev, value_enum)]
+    /// `echo Y > /sys/module/fuse/parameters/enable_uring`, and takes a thread for each CPU. `auto` does not use it in a
+    /// daemon, which has many volumes. With `uring` the mount fails where it is not possible. Choose `dev` for a process
+    /// that you stop by a signal or in a debugger: with io_uring, programs that wait for it cannot be killed meanwhile.
+    #[arg(long, value_name = "WHAT", default_value_t = Transport::Auto, value_enum)]
     pub(crate) transport: Transport,
     /// Ignore set-user-ID and set-group-ID bits
     #[arg(long)]

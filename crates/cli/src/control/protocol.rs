@@ -144,11 +144,11 @@ pub(crate) struct MountRequest {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
     /// io_uring if this machine has it and the process serves a single volume, else /dev/fuse.
+    #[default]
     Auto,
     /// io_uring, or nothing is mounted.
     Uring,
     /// /dev/fuse.
-    #[default]
     Dev,
 }
 

@@ -155,7 +155,13 @@ fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
 pub(crate) fn is_dead(point: &Path) -> bool {
     // Attributes cached by the kernel would say nothing about the process.
     let asked = statx(CWD, point, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
-    asked.is_err_and(|errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED))
+    asked.is_err_and(is_answer_of_dead)
+}
+
+/// Whether an operation failed since the process of the mount has died, or is ending: over io_uring the kernel cancels
+/// requests then.
+fn is_answer_of_dead(errno: Errno) -> bool {
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
 }
 
 fn refused(role: &str, at: &Path, error: &io::Error) -> Failure {
@@ -169,7 +175,7 @@ fn refused(role: &str, at: &Path, error: &io::Error) -> Failure {
         }
         Some(Errno::ACCESS | Errno::PERM) => Failure::failed(format!("no permission to open the {role} {path}"))
             .advise("use a directory that you can read, or become its owner or root"),
-        Some(Errno::NOTCONN | Errno::CONNABORTED) => {
+        Some(errno) if is_answer_of_dead(errno) => {
             let failure = Failure::failed(format!("the {role} {path} is on a mount whose process died"));
             match dead_mount_below(at) {
                 Some((source, point)) => {

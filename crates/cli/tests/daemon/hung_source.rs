@@ -29,7 +29,7 @@ struct Stage<'s> {
 impl<'s> Stage<'s> {
     fn new(scratch: &'s Scratch) -> Self {
         let (base, middle) = scratch.pair("base");
-        let server = scratch.mount(&base, &middle, &[]);
+        let server = scratch.mount_to_be_stopped(&base, &middle);
         let top = scratch.dir("top", 0o755);
         let (source, mountpoint) = scratch.pair("other");
         let daemon = Daemon::start(scratch, "dirty-expire = \"1h\"\n");
@@ -173,7 +173,7 @@ fn p04_a_daemon_starts_while_a_source_of_its_dead_predecessor_hangs() {
     need_fuse();
     let scratch = Scratch::new();
     let (base, middle) = scratch.pair("base");
-    let server = scratch.mount(&base, &middle, &[]);
+    let server = scratch.mount_to_be_stopped(&base, &middle);
     let top = scratch.dir("top", 0o755);
     let (left, configured) = (scratch.pair("left"), scratch.pair("configured"));
     let config = "dirty-expire = \"1h\"\n".to_owned() + &table("configured", &configured.0, &configured.1);

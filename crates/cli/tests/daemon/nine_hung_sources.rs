@@ -68,7 +68,7 @@ fn p04_nine_hung_volumes_affect_neither_a_tenth_nor_a_restart() {
     need_fuse();
     let scratch = Scratch::new();
     let (base, middle) = scratch.pair("base");
-    let server = scratch.mount(&base, &middle, &[]);
+    let server = scratch.mount_to_be_stopped(&base, &middle);
     let healthy = scratch.pair("healthy");
     let config = "dirty-expire = \"1h\"\n".to_owned() + &table("healthy", &healthy.0, &healthy.1);
     let mut daemon = Daemon::start(&scratch, &config);

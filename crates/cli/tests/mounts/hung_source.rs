@@ -30,7 +30,7 @@ impl Tower {
     pub(crate) fn with(scratch: &Scratch, more: &[&str]) -> Self {
         let (base, middle) = scratch.pair("base");
         let top = scratch.dir("top", 0o755);
-        let server = scratch.mount(&base, &middle, &[]);
+        let server = scratch.mount_to_be_stopped(&base, &middle);
         let upper = scratch.mount(&middle, &top, &[&["--dirty-expire", "1h"], more].concat());
         Self { base, top, middle, server, upper }
     }

@@ -31,26 +31,33 @@ fn use_it(mount: Mount, scratch: &Scratch, mountpoint: &Path) {
 }
 
 #[test]
-fn the_device_is_the_default() {
+fn io_uring_is_used_where_it_is_possible() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     let mount = scratch.mount(&source, &mountpoint, &[]);
-    assert_eq!(transport(&scratch).0, "dev");
-    assert!(scratch.run(["status"]).text.contains("requests come over /dev/fuse"));
+    let shown = scratch.run(["status"]).text;
+    match transport(&scratch) {
+        (transport, _) if is_on() => {
+            assert_eq!(transport, "uring");
+            assert!(shown.contains("requests come over io_uring"), "{shown}");
+        }
+        (transport, why) => {
+            assert!(transport == "dev" && why.contains(SWITCH), "{transport}: {why}");
+            assert!(shown.contains(&format!("requests come over /dev/fuse; io_uring: {why}")), "{shown}");
+        }
+    }
     use_it(mount, &scratch, &mountpoint);
 }
 
 #[test]
-fn auto_is_io_uring_where_it_is_possible() {
+fn the_device_can_be_chosen() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
-    let mount = scratch.mount(&source, &mountpoint, &["--transport", "auto"]);
-    match transport(&scratch) {
-        (transport, _) if is_on() => assert_eq!(transport, "uring"),
-        (transport, why) => assert!(transport == "dev" && why.contains(SWITCH), "{transport}: {why}"),
-    }
+    let mount = scratch.mount(&source, &mountpoint, &["--transport", "dev"]);
+    assert_eq!(transport(&scratch).0, "dev");
+    assert!(!scratch.run(["status"]).text.contains("requests come over io_uring"));
     use_it(mount, &scratch, &mountpoint);
 }
 
@@ -62,7 +69,6 @@ fn a_mount_that_must_use_io_uring_does_or_fails() {
     if is_on() {
         let mount = scratch.mount(&source, &mountpoint, &["-o", "transport=uring"]);
         assert_eq!(transport(&scratch), ("uring".to_owned(), String::new()));
-        assert!(scratch.run(["status"]).text.contains("requests come over io_uring"));
         return use_it(mount, &scratch, &mountpoint);
     }
     let [source, target] = [&source, &mountpoint].map(|path| path.to_str().unwrap());

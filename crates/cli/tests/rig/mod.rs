@@ -103,6 +103,12 @@ impl Scratch {
         Mount::start(self.command(arguments), mountpoint)
     }
 
+    /// As [`mount`](Self::mount), of a process that the test stops by a signal. Over io_uring, processes that wait for it
+    /// could not be killed (ADR 0028).
+    pub(crate) fn mount_to_be_stopped(&self, source: &Path, mountpoint: &Path) -> Mount {
+        self.mount(source, mountpoint, &["--transport", "dev"])
+    }
+
     /// Unmounts and expects success. Retries while the volume is busy: for a moment, a child that another test starts
     /// has copies of our descriptors.
     #[track_caller]

@@ -143,7 +143,7 @@ impl Commands {
     /// A ring that only the calling thread may use.
     pub(super) fn new(device: RawFd, queue: u16) -> Result<Self, Errno> {
         let mut builder = Ring::builder();
-        builder.setup_single_issuer().setup_defer_taskrun().setup_cqsize(COMPLETIONS);
+        builder.setup_coop_taskrun().setup_cqsize(COMPLETIONS);
         let ring = builder.build(SUBMISSIONS).map_err(|error| errno_of(&error))?;
         Ok(Self { ring, entries: Vec::new(), woken: Box::default(), device, queue })
     }

@@ -303,10 +303,10 @@ fn probe_features() -> Vec<Finding> {
         findings.push(Finding::Good("a trial mount found all features".into()));
     }
     findings.push(match no_uring {
-        None => Finding::Good("requests can come over io_uring (mount --transport uring)".into()),
+        None => Finding::Good("requests come over io_uring (mount --transport)".into()),
         Some(why) => Finding::missing(
             format!("requests cannot come over io_uring: {why}"),
-            "not `mount --transport uring`, with which small reads and writes need no other CPU to wake up",
+            "the speed of small reads and writes: with io_uring they wake up no other CPU",
         ),
     });
     findings
