@@ -19,14 +19,16 @@ use slackwater_sync::shim::Arc;
 
 use crate::config::ArenaConfig;
 use crate::error::ArenaError;
+use crate::filling::{Filler, Filling, Free, Plan};
 use crate::frame_pools::{FramePools, Pool};
 use crate::header;
 use crate::ids::{FrameId, InodeSlot};
+use crate::layout::Layout;
 use crate::limits::{self, Scope};
 use crate::mapping::{FrameRead, FrameWrite, Mapping};
 use crate::record::{DIRTY, FREE, LIVE, PageKey};
 use crate::run_allocator::RunAllocator;
-use crate::source::{self, ArenaFile, FileSystem};
+use crate::source::{self, ArenaFile, ArenaSource, FileSystem, Watch};
 
 /// Page frames, and the tables that describe their contents, in one mapped file.
 ///
@@ -61,6 +63,7 @@ pub struct Arena {
     pools: FramePools,
     pub(crate) inode_slots: RunAllocator,
     pub(crate) volume_slots: RunAllocator,
+    filling: Filling,
     /// Last, so that the lock is released after the mapping is gone.
     file: ArenaFile,
 }
@@ -91,44 +94,78 @@ impl Arena {
         config: &ArenaConfig,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Arc<Self>, ArenaError> {
-        limits::check(config.frames_bytes, Scope::Machine)?;
-        config.layout(1)?; // Before a file is touched.
-        let (fd, file_system, block_bytes) = source::make(&config.source)?;
-        let layout = config.layout(block_bytes)?;
-        limits::check(
-            layout.file_bytes,
-            match file_system {
-                FileSystem::Tmpfs => Scope::Charged,
-                FileSystem::Hugetlbfs => Scope::Machine,
-            },
-        )?;
-        source::set_length(fd.as_fd(), layout.file_bytes)?;
-        let file = ArenaFile::lock(fd)?;
+        let New { file, file_system, layout } = New::reserve(config)?;
         let mapping = match file_system {
-            FileSystem::Tmpfs => Mapping::of_hole(file.fd(), layout, watch)?,
-            FileSystem::Hugetlbfs => {
-                // The huge pages must exist before they are mapped.
-                let fill = |at, bytes| source::fill(file.fd(), at, bytes, layout.file_bytes);
-                source::in_steps(layout.file_bytes, watch, fill)?;
-                Mapping::new(file.fd(), layout)?
+            FileSystem::Tmpfs => {
+                let (mapping, mut makes_huge) = (Mapping::of_hole(file.fd(), layout)?, true);
+                source::in_steps(layout.file_bytes, watch, |part| mapping.fill(file.fd(), part, &mut makes_huge))?;
+                mapping
             }
+            FileSystem::Hugetlbfs => of_huge_pages(&file, layout, watch)?,
         };
-        source::seal(file.fd(), &config.source)?;
-        mapping.header().set(&header::words_of(&layout));
-        source::publish(&file, &config.source)?;
-        Ok(Self::assemble(mapping, file))
+        publish(&file, &mapping, &config.source)?;
+        Ok(Self::assemble(mapping, file, Filling::over(layout)))
     }
 
-    /// An arena over a mapping with valid records. The frames and slots that they mark as used are allocated.
-    pub(crate) fn assemble(mapping: Mapping, file: ArenaFile) -> Arc<Self> {
+    /// Creates an arena that can be used at once. Most of its memory is not allocated yet: call [`Filler::run`] on a
+    /// thread. An allocation that comes before the filler waits for the next part only, some milliseconds.
+    ///
+    /// This checks that the memory is available; but another process may take it before it is allocated here.
+    /// [`create`](Self::create) excludes that.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    ///
+    /// # Blocking
+    /// For the first 10 MiB or so; on hugetlbfs, until all memory is allocated.
+    pub fn create_unfilled(config: &ArenaConfig) -> Result<(Arc<Self>, Filler), ArenaError> {
+        let New { file, file_system, layout } = New::reserve(config)?;
+        let (mapping, filling) = match file_system {
+            FileSystem::Tmpfs => {
+                let (mapping, mut makes_huge) = (Mapping::of_hole(file.fd(), layout)?, true);
+                let plan = Plan::new(layout);
+                for part in &plan.first {
+                    mapping.fill(file.fd(), part.clone(), &mut makes_huge)?;
+                }
+                (mapping, Filling::new(plan, makes_huge))
+            }
+            FileSystem::Hugetlbfs => {
+                let watch: &mut Watch<'_> = &mut |_, _| ControlFlow::Continue(());
+                (of_huge_pages(&file, layout, watch)?, Filling::over(layout))
+            }
+        };
+        publish(&file, &mapping, &config.source)?;
+        let arena = Self::assemble(mapping, file, filling);
+        let filler = Filler::new(&arena);
+        Ok((arena, filler))
+    }
+
+    /// An arena over a mapping with valid records. The frames and slots that they mark as used are allocated, and so are
+    /// those without memory yet.
+    pub(crate) fn assemble(mapping: Mapping, file: ArenaFile, filling: Filling) -> Arc<Self> {
         let cpus = cpus();
         let counts = mapping.layout().counts;
-        let pools = FramePools::new(counts, cpus, |frame| mapping.frames()[frame as usize].state() == FREE);
-        let inode_slots =
-            RunAllocator::new(counts.inodes, cpus, |slot| mapping.inodes()[slot as usize].state.get() == FREE);
+        let normal = counts.frames - counts.reserve_frames;
+        let free = filling.free();
+        let is_free = |frame: u32| {
+            let has_memory = if frame < normal { frame < free.frames } else { frame - normal < free.reserve };
+            has_memory && mapping.frames()[frame as usize].state() == FREE
+        };
+        let pools = FramePools::new(counts, cpus, is_free);
+        let inode_slots = RunAllocator::new(counts.inodes, cpus, |slot| {
+            slot < free.inodes && mapping.inodes()[slot as usize].state.get() == FREE
+        });
         let volume_slots =
             RunAllocator::new(counts.volumes, cpus, |slot| mapping.volumes()[slot as usize].state.get() == FREE);
-        Arc::new(Self { mapping, pools, inode_slots, volume_slots, file })
+        Arc::new(Self { mapping, pools, inode_slots, volume_slots, filling, file })
+    }
+
+    /// Makes frames and slots allocatable whose memory was allocated: those from `before` up to `now`.
+    pub(crate) fn release(&self, before: Free, now: Free) {
+        let normal = self.frames() - self.reserve_frames();
+        let frames = (before.frames..now.frames).chain(normal + before.reserve..normal + now.reserve);
+        frames.for_each(|frame| self.pools.free(FrameId::new(frame)));
+        (before.inodes..now.inodes).for_each(|slot| self.inode_slots.free(slot));
     }
 
     /// Another descriptor of the file, for a supervisor to keep or to send to the next process. It does not keep the
@@ -163,14 +200,38 @@ impl Arena {
     /// Takes a free frame. Its bytes are arbitrary, its record is FREE. `None` if no frame is free.
     #[must_use]
     pub fn alloc(&self, pool: Pool) -> Option<FrameId> {
-        self.pools.alloc(pool)
+        if self.filling.is_over() {
+            return self.pools.alloc(pool);
+        }
+        // The reserve is for a shortage, and this is none (G2).
+        self.filled_until(|| self.pools.alloc(Pool::Normal)).or_else(|| self.pools.alloc(pool))
     }
 
     /// Takes up to `count` frames, adds them to `out` in runs as long as possible, and returns their number. There are
     /// fewer only if no more are free.
     pub fn alloc_many(&self, pool: Pool, count: usize, out: &mut Vec<FrameId>) -> usize {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
-        self.pools.alloc_many(pool, count, out) as usize
+        if self.filling.is_over() {
+            return self.pools.alloc_many(pool, count, out) as usize;
+        }
+        let mut have = 0;
+        let _ = self.filled_until(|| {
+            have += self.pools.alloc_many(Pool::Normal, count - have, out);
+            (have == count).then_some(())
+        });
+        (have + self.pools.alloc_many(pool, count - have, out)) as usize
+    }
+
+    /// Calls `attempt` until it succeeds, and allocates memory in between. `None` if it fails with all memory allocated.
+    pub(crate) fn filled_until<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        loop {
+            let is_last = self.filling.is_over();
+            let found = attempt();
+            if found.is_some() || is_last {
+                return found;
+            }
+            self.fill_part();
+        }
     }
 
     /// Clears the record of a frame that the caller keeps (F3).
@@ -190,19 +251,31 @@ impl Arena {
     /// The number of free frames, including the reserve. Calls in flight may or may not be counted.
     #[must_use]
     pub fn free_frames(&self) -> u64 {
-        self.pools.free_count(Pool::Reserve)
+        self.free_frames_in(Pool::Reserve)
+    }
+
+    /// The number of frames that this arena will never have, since the system refused memory that was there when the
+    /// arena was created ([`Filler::run`]).
+    #[must_use]
+    pub fn missing_frames(&self) -> u32 {
+        self.filling.missing()
     }
 
     /// The number of frames that an allocation from `pool` could take. Calls in flight may or may not be counted.
     #[must_use]
     pub fn free_frames_in(&self, pool: Pool) -> u64 {
-        self.pools.free_count(pool)
+        // In this order: frames move from the second to the first count.
+        let unfilled = match pool {
+            Pool::Normal => self.filling.frames(),
+            Pool::Reserve => self.filling.frames() + self.filling.reserve(),
+        };
+        self.pools.free_count(pool) + u64::from(unfilled)
     }
 
     /// Whether [`RUN_FRAMES`](crate::RUN_FRAMES) frames are free in one run. Calls in flight may or may not be counted.
     #[must_use]
     pub fn has_whole_run(&self) -> bool {
-        self.pools.has_whole_run()
+        self.pools.has_whole_run() || self.filling.frames() > 0
     }
 
     /// Prefetches the memory of the frame with this number, if there is one. For accesses that follow at once and that
@@ -294,6 +367,14 @@ impl Arena {
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
     }
+
+    pub(crate) fn filling(&self) -> &Filling {
+        &self.filling
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.fd()
+    }
 }
 
 impl AsFd for Arena {
@@ -308,6 +389,45 @@ impl std::fmt::Debug for Arena {
         let free = self.free_frames();
         f.debug_struct("Arena").field("layout", self.mapping.layout()).field("free_frames", &free).finish()
     }
+}
+
+/// A file without a name and without memory.
+struct New {
+    file: ArenaFile,
+    file_system: FileSystem,
+    layout: Layout,
+}
+
+impl New {
+    /// Checks that the memory is available.
+    fn reserve(config: &ArenaConfig) -> Result<Self, ArenaError> {
+        limits::check(config.frames_bytes, Scope::Machine)?;
+        config.layout(1)?; // Before a file is touched.
+        let (fd, file_system, block_bytes) = source::make(&config.source)?;
+        let layout = config.layout(block_bytes)?;
+        limits::check(
+            layout.file_bytes,
+            match file_system {
+                FileSystem::Tmpfs => Scope::Charged,
+                FileSystem::Hugetlbfs => Scope::Machine,
+            },
+        )?;
+        source::set_length(fd.as_fd(), layout.file_bytes)?;
+        Ok(Self { file: ArenaFile::lock(fd)?, file_system, layout })
+    }
+}
+
+/// Allocates a file on hugetlbfs, whose huge pages must exist before they are mapped.
+fn of_huge_pages(file: &ArenaFile, layout: Layout, watch: &mut Watch<'_>) -> Result<Mapping, ArenaError> {
+    source::in_steps(layout.file_bytes, watch, |part| source::fill(file.fd(), part, layout.file_bytes))?;
+    Mapping::new(file.fd(), layout)
+}
+
+/// Marks a file as an arena, and gives it its name.
+fn publish(file: &ArenaFile, mapping: &Mapping, source: &ArenaSource) -> Result<(), ArenaError> {
+    source::seal(file.fd(), source)?;
+    mapping.header().set(&header::words_of(mapping.layout()));
+    source::publish(file, source)
 }
 
 /// CPUs this process may use: the number of shards.

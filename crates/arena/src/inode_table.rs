@@ -86,7 +86,7 @@ impl Arena {
     pub fn alloc_inode(&self, record: &InodeRecord) -> Option<InodeSlot> {
         let volume = &self.mapping().volumes()[record.volume.index()];
         assert!(volume.state.get() == LIVE, "{:?} is not in use", record.volume);
-        let slot = self.inode_slots.alloc()?;
+        let slot = self.filled_until(|| self.inode_slots.alloc())?;
         let entry = &self.mapping().inodes()[slot as usize];
         entry.volume.set(record.volume.as_u32());
         entry.dev.set(record.dev);
@@ -196,7 +196,8 @@ impl Arena {
     /// The number of free inode slots. Calls in flight may or may not be counted.
     #[must_use]
     pub fn free_inodes(&self) -> u64 {
-        self.inode_slots.free_count()
+        // In this order: slots move from the first to the second count.
+        u64::from(self.filling().inodes()) + self.inode_slots.free_count()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Page frames and their tables in one mapped file.
 //!
 //! The cache keeps all page data in one file in memory: anonymous, or on tmpfs or hugetlbfs. The file has a fixed size
-//! and is faulted in before use, so it limits the size of the cache. For each frame it also records which page of which
+//! and each page frame is faulted in before its use, so it limits the size of the cache. For each frame it also records which page of which
 //! inode the bytes are and whether the backend has them. So it survives a killed process: the next one opens it and
 //! finds every write that had returned.
 //!
@@ -15,6 +15,7 @@
 //!   `prefetch`.
 //! * `open`, `validate`, `survivors`: from any bytes to a list of dirty pages, or to an error that names
 //!   the field.
+//! * `filling`: the memory of an arena that is used before all of it is allocated.
 //! * `source`, `limits`, `config`: the file and its maximum size. `mountinfo` and [`size`], for other crates too: the
 //!   list of mounts, and byte sizes as text.
 
@@ -24,6 +25,7 @@ mod checksum;
 mod config;
 mod copy;
 mod error;
+mod filling;
 mod frame_pools;
 mod header;
 mod huge_pages;
@@ -49,6 +51,7 @@ pub use bundle::{Gather, Scatter};
 pub use config::ArenaConfig;
 pub use copy::copy_bytes;
 pub use error::{ArenaError, Mismatch};
+pub use filling::Filler;
 pub use frame_pools::Pool;
 pub use ids::{FileHandleBytes, FrameId, InodeSlot, SHORT_BYTES_MAX, ShortBytes, VolumeId, VolumeSlot};
 pub use inode_table::{InodeRecord, SourceStamp};

@@ -21,7 +21,7 @@
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
@@ -37,7 +37,7 @@ use crate::ids::FrameId;
 use crate::layout::{FRAME_BYTES, Layout};
 use crate::prefetch::prefetch_line;
 use crate::record::{FrameEntry, HeaderEntry, InodeEntry, VolumeEntry};
-use crate::source::{self, Watch};
+use crate::source;
 
 /// The arena's memory and the lock words of its frames.
 pub(crate) struct Mapping {
@@ -67,32 +67,20 @@ unsafe impl Record for InodeEntry {}
 unsafe impl Record for FrameEntry {}
 
 impl Mapping {
-    /// Maps the file and faults in all of it, so that no later access waits for memory.
+    /// Maps the file and faults in all of it, so that no later access waits for memory. The process before may have died
+    /// while parts of it were holes.
     pub(crate) fn new(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self, ArenaError> {
-        let mapping = Self::unfilled(fd, layout)?;
-        mapping.advise(0, layout.file_bytes, Advice::LinuxPopulateWrite)?;
-        Ok(mapping)
-    }
-
-    /// Maps a new file, which is one hole, and allocates all its memory step by step: huge pages for as much as the
-    /// kernel provides, and blocks for the rest.
-    pub(crate) fn of_hole(fd: BorrowedFd<'_>, layout: Layout, watch: &mut Watch<'_>) -> Result<Self, ArenaError> {
-        let mapping = Self::unfilled(fd, layout)?;
-        let mut makes_huge = true;
-        source::in_steps(layout.file_bytes, watch, |at, bytes| {
-            if makes_huge {
-                // SAFETY: M1, and the step is inside.
-                let start = unsafe { mapping.base.byte_add(at as usize) };
-                // SAFETY: as above.
-                makes_huge = unsafe { huge_pages::collapse(start, bytes as usize) };
+        let mapping = Self::of_hole(fd, layout)?;
+        match mapping.advise(0, layout.file_bytes, Advice::LinuxPopulateWrite) {
+            Err(ArenaError::Os { source, .. }) if is_no_space(&source) => {
+                Err(ArenaError::NoSpace { needed_bytes: layout.file_bytes, source })
             }
-            source::fill(fd, at, bytes, layout.file_bytes)?;
-            mapping.advise(at, bytes, Advice::LinuxPopulateWrite)
-        })?;
-        Ok(mapping)
+            done => done.map(|()| mapping),
+        }
     }
 
-    fn unfilled(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self, ArenaError> {
+    /// Maps a new file, which is one hole. Nothing may be reached before [`fill`](Self::fill) has allocated it.
+    pub(crate) fn of_hole(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self, ArenaError> {
         let file_bytes = rustix::fs::fstat(fd).map_err(ArenaError::os("fstat"))?.st_size.cast_unsigned();
         if file_bytes < layout.file_bytes {
             let expected = format!("at least {}", layout.file_bytes);
@@ -106,6 +94,21 @@ impl Mapping {
         mapping.advise(0, layout.file_bytes, Advice::LinuxDontDump)?;
         mapping.advise(0, layout.file_bytes, Advice::LinuxDontFork)?;
         Ok(mapping)
+    }
+
+    /// Allocates the memory of a part of the file: huge pages while `makes_huge`, which the kernel's first refusal ends,
+    /// and blocks for what they leave out.
+    pub(crate) fn fill(&self, fd: BorrowedFd<'_>, part: Range<u64>, makes_huge: &mut bool) -> Result<(), ArenaError> {
+        let (at, bytes) = (part.start, part.end - part.start);
+        assert!(part.end <= self.layout.file_bytes, "{part:?} is not inside");
+        if *makes_huge {
+            // SAFETY: M1, and the part is inside.
+            let start = unsafe { self.base.byte_add(at as usize) };
+            // SAFETY: as above.
+            *makes_huge = unsafe { huge_pages::collapse(start, bytes as usize) };
+        }
+        source::fill(fd, part, self.layout.file_bytes)?;
+        self.advise(at, bytes, Advice::LinuxPopulateWrite)
     }
 
     fn advise(&self, at: u64, bytes: u64, advice: Advice) -> Result<(), ArenaError> {
@@ -199,6 +202,11 @@ impl Drop for Mapping {
         // if it did, the memory would only stay mapped.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.layout.file_bytes as usize) };
     }
+}
+
+/// How the kernel refuses to populate a hole.
+fn is_no_space(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::FAULT | Errno::NOMEM))
 }
 
 /// The bytes of a frame, which no other thread can change meanwhile.
@@ -382,7 +390,6 @@ fn runs(frames: &[FrameId], len_bytes: usize) -> impl Iterator<Item = (FrameId, 
 
 #[cfg(test)]
 mod tests {
-    use std::ops::ControlFlow;
     use std::os::fd::AsFd;
 
     use super::{Mapping, runs};
@@ -403,8 +410,11 @@ mod tests {
         let (fd, _, block_bytes) = source::make(&ArenaSource::Memfd).expect("a memfd");
         let layout = Layout::new(counts, block_bytes).expect("plain counts");
         source::set_length(fd.as_fd(), layout.file_bytes).expect("a length");
-        let watch = &mut |_, _| ControlFlow::Continue(());
-        let mapping = Mapping::of_hole(fd.as_fd(), layout, watch).expect("8 MiB");
+        let mapping = Mapping::of_hole(fd.as_fd(), layout).expect("8 MiB of addresses");
+        let middle = HUGE_BYTES as u64;
+        for part in [middle..layout.file_bytes, 0..middle] {
+            mapping.fill(fd.as_fd(), part, &mut true).expect("8 MiB");
+        }
         assert_eq!(mapping.base.addr().get() % HUGE_BYTES, 0);
         let stat = rustix::fs::fstat(&fd).expect("an open file");
         assert!(stat.st_blocks.cast_unsigned() * 512 >= layout.file_bytes, "{} blocks", stat.st_blocks);

@@ -10,6 +10,7 @@ use slackwater_sync::shim::Arc;
 
 use crate::arena::Arena;
 use crate::error::{ArenaError, Mismatch};
+use crate::filling::Filling;
 use crate::header::{self, HEADER_BYTES};
 use crate::mapping::Mapping;
 use crate::record::{CLEAN, DIRTY};
@@ -51,7 +52,7 @@ impl Arena {
             record.clear();
         }
         debug_assert_eq!(newest.len(), mapping.frames().iter().filter(|record| record.state() == DIRTY).count());
-        let arena = Self::assemble(mapping, file);
+        let arena = Self::assemble(mapping, file, Filling::over(layout));
         let survivors = survivors::group(&arena, &newest);
         Ok((arena, survivors))
     }

@@ -1,14 +1,14 @@
 //! The file under the mapping: creating, opening, locking it, and passing it on.
 //!
 //! # Invariants
-//! S1. The file is on tmpfs or hugetlbfs, and all its blocks exist before anything is stored in it. So a store into the
+//! S1. The file is on tmpfs or hugetlbfs, and a block exists before anything is stored in it. So a store into the
 //!     mapping never waits for a disk and never causes SIGBUS.
-//! S2. A named file gets its name last, in one step that fails if the name exists. A process that is killed while it
-//!     fills the file leaves nothing behind.
+//! S2. A named file gets its name when its header and the records in use are there, in one step that fails if the name
+//!     exists. A process that is killed before leaves nothing behind.
 //! S3. One open arena per file: `flock` on a file description that is not shared. The descriptor that is passed on
 //!     ([`ArenaFile::fd`]) carries no lock, so it may outlive this process.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -80,16 +80,16 @@ pub(crate) fn set_length(fd: BorrowedFd<'_>, file_bytes: u64) -> Result<(), Aren
     }
 }
 
-/// Runs `step` for each part of a new file, given its offset and length, and reports to `watch`.
+/// Runs `step` for each part of a new file, and reports to `watch`.
 pub(crate) fn in_steps(
     file_bytes: u64,
     watch: &mut Watch<'_>,
-    mut step: impl FnMut(u64, u64) -> Result<(), ArenaError>,
+    mut step: impl FnMut(Range<u64>) -> Result<(), ArenaError>,
 ) -> Result<(), ArenaError> {
     let mut at = 0;
     while at < file_bytes {
         let bytes = STEP_BYTES.min(file_bytes - at);
-        step(at, bytes)?;
+        step(at..at + bytes)?;
         at += bytes;
         if watch(at, file_bytes).is_break() {
             return Err(ArenaError::GivenUp);
@@ -98,10 +98,10 @@ pub(crate) fn in_steps(
     Ok(())
 }
 
-/// Allocates the blocks of `bytes` bytes of the file from `at` on (S1).
-pub(crate) fn fill(fd: BorrowedFd<'_>, at: u64, bytes: u64, file_bytes: u64) -> Result<(), ArenaError> {
+/// Allocates the blocks of a part of the file (S1).
+pub(crate) fn fill(fd: BorrowedFd<'_>, part: Range<u64>, file_bytes: u64) -> Result<(), ArenaError> {
     loop {
-        match fs::fallocate(fd, FallocateFlags::empty(), at, bytes) {
+        match fs::fallocate(fd, FallocateFlags::empty(), part.start, part.end - part.start) {
             Err(Errno::INTR) => {}
             Err(errno @ (Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT)) => {
                 return Err(ArenaError::NoSpace { needed_bytes: file_bytes, source: errno.into() });
@@ -120,7 +120,7 @@ pub(crate) fn seal(fd: BorrowedFd<'_>, source: &ArenaSource) -> Result<(), Arena
     }
 }
 
-/// Links a complete file to its name (S2).
+/// Links a file to its name (S2).
 pub(crate) fn publish(file: &ArenaFile, source: &ArenaSource) -> Result<(), ArenaError> {
     match source {
         ArenaSource::Memfd => Ok(()),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use slackwater_arena::{Arena, ArenaConfig, ArenaError, Pool, Survivors};
+use slackwater_arena::{Arena, ArenaConfig, ArenaError, InodeRecord, Pool, Survivors, VolumeId, VolumeRecord};
 
 /// A folder that is emptied, unmounted if necessary, and removed when the test ends in any way.
 struct Folder {
@@ -122,6 +122,94 @@ fn a_full_file_system_is_an_error_at_creation() {
     while let Some(frame) = arena.alloc(Pool::Reserve) {
         arena.write(frame).fill(1);
     }
+}
+
+/// Threads that allocate while the memory is still allocated behind them get each frame once, with memory.
+#[test]
+fn an_arena_is_used_while_its_memory_is_allocated() {
+    let (arena, filler) = Arena::create_unfilled(&ArenaConfig::memfd(200 << 20)).expect("200 MiB");
+    let allocated = || rustix::fs::fstat(&*arena).expect("an open file").st_blocks.cast_unsigned() * 512;
+    assert!(allocated() < 32 << 20, "{} bytes at the start", allocated());
+    assert_eq!(arena.free_frames(), u64::from(arena.frames()));
+    let take = || {
+        let mut frames = Vec::new();
+        while let Some(frame) = arena.alloc(Pool::Reserve) {
+            arena.write(frame)[0] += 1;
+            frames.push(frame);
+            arena.alloc_many(Pool::Normal, 300, &mut frames);
+        }
+        frames
+    };
+    let taken = std::thread::scope(|scope| {
+        let filling = scope.spawn(|| filler.run());
+        let threads = [(); 3].map(|()| scope.spawn(take));
+        let taken = threads.map(|thread| thread.join().expect("no panic")).concat();
+        filling.join().expect("no panic").expect("200 MiB");
+        taken
+    });
+    let numbers: std::collections::BTreeSet<_> = taken.iter().map(|frame| frame.as_u32()).collect();
+    assert_eq!((numbers.len(), taken.len()), (arena.frames() as usize, arena.frames() as usize));
+    assert_eq!((arena.free_frames(), arena.missing_frames()), (0, 0));
+    assert!(allocated() >= 200 << 20);
+    taken.into_iter().for_each(|frame| arena.free(frame));
+    assert_eq!(arena.free_frames(), u64::from(arena.frames()));
+}
+
+#[test]
+fn without_a_filler_memory_is_allocated_on_demand() {
+    let (arena, filler) = Arena::create_unfilled(&ArenaConfig::memfd(100 << 20)).expect("100 MiB");
+    drop(filler);
+    let mut frames = Vec::new();
+    assert_eq!(arena.alloc_many(Pool::Normal, 20 << 8, &mut frames), 20 << 8);
+    let blocks = rustix::fs::fstat(&*arena).expect("an open file").st_blocks.cast_unsigned();
+    assert!((20 << 20..60 << 20).contains(&(blocks * 512)), "{blocks}");
+    let volume = arena.alloc_volume(&VolumeRecord { id: VolumeId::EMPTY }).expect("a slot");
+    for _ in 0..(100 << 8) / 4 {
+        assert!(arena.alloc_inode(&InodeRecord::new(volume)).is_some());
+    }
+    assert_eq!((arena.alloc_inode(&InodeRecord::new(volume)), arena.free_inodes()), (None, 0));
+}
+
+/// What was stored before all memory was allocated survives the process.
+#[test]
+fn an_arena_that_was_not_filled_can_be_opened() {
+    let Some(folder) = Folder::new("/dev/shm", "unfilled") else { return };
+    let (arena, _filler) = Arena::create_unfilled(&ArenaConfig::file(folder.file(), 100 << 20)).expect("100 MiB");
+    let volume = arena.alloc_volume(&VolumeRecord { id: VolumeId::EMPTY }).expect("a slot");
+    let inode = arena.alloc_inode(&InodeRecord::new(volume)).expect("a slot");
+    let frame = arena.alloc(Pool::Normal).expect("a frame");
+    arena.write(frame).fill(7);
+    arena.publish_dirty(frame, inode, 3, 1);
+    drop(arena);
+    let (arena, survivors) = Arena::open(&folder.file()).expect("a valid arena");
+    let (index, frame) = survivors.volumes[0].inodes[0].pages[0];
+    assert_eq!((index, arena.read(frame)[4095]), (3, 7));
+    assert_eq!(arena.free_frames(), u64::from(arena.frames()) - 1);
+}
+
+/// Another program takes the space between the check and the allocation.
+#[test]
+fn memory_that_is_refused_later_makes_the_arena_smaller() {
+    let Some(folder) = Folder::mounted("less", &["-t", "tmpfs", "-o", "size=80m"]) else { return };
+    let (arena, filler) = Arena::create_unfilled(&ArenaConfig::file(folder.file(), 64 << 20)).expect("64 MiB");
+    let _ = std::fs::write(folder.path.join("other"), vec![1; 50 << 20]);
+    let error = filler.run().expect_err("50 of 80 MiB are taken");
+    assert!(matches!(error, ArenaError::NoSpace { .. }), "{error}");
+    let missing = arena.missing_frames();
+    assert!((20 << 8..64 << 8).contains(&missing), "{missing}");
+    let mut frames = Vec::new();
+    while let Some(frame) = arena.alloc(Pool::Reserve) {
+        arena.write(frame).fill(1);
+        frames.push(frame);
+    }
+    assert_eq!(frames.len() as u64, u64::from(arena.frames() - missing));
+    assert_eq!(arena.free_frames(), 0);
+    frames.into_iter().for_each(|frame| arena.free(frame));
+    drop(arena);
+    let refused = Arena::open(&folder.file()).map(drop).expect_err("there is no space for the rest");
+    assert!(matches!(refused, ArenaError::NoSpace { .. }), "{refused}");
+    std::fs::remove_file(folder.path.join("other")).expect("the space is free again");
+    assert!(Arena::open(&folder.file()).is_ok());
 }
 
 #[test]
