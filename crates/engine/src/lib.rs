@@ -70,7 +70,7 @@ pub use cgroup::{Memcg, MemcgId, MemcgState};
 pub use clock::{Clock, ManualClock};
 #[doc(hidden)]
 pub use engine::Forms;
-pub use engine::{Engine, EngineStatus};
+pub use engine::{Engine, EngineStatus, register_barriers};
 pub use error::{BackendError, ErrorKind, FileError, InsideScan, MountError, NamespaceError, UmountError};
 pub use errseq::{ErrCursor, ErrSeq};
 pub use file::File;

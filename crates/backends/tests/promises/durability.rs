@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use slackwater::backend::{MemBackend, NewNode};
-use slackwater::{Engine, File, Tunables, UmountOptions};
+use slackwater::backend::{AttrChange, Call, FallocateMode, MemBackend, NewNode, Removal, RenameMode, XattrMode};
+use slackwater::{Engine, ErrorKind, File, Tunables, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_backends::{DirBackend, Rule, SystemClock};
 
 use crate::rig::{ARENA_BYTES, Disk, PAGE, Rig, TempDir, assert_same, busy, create, open, pattern, read_all, within};
 
@@ -83,6 +83,61 @@ fn p01_what_sync_acknowledged_is_durable() {
     rig.volume.sync().unwrap();
     drop((files, dir));
     rig.unmount_and_find_nothing_left();
+}
+
+/// A sync after which nothing was changed asks the backend for nothing. Each kind of change makes the next one ask again.
+#[test]
+fn p01_a_sync_asks_the_backend_if_anything_was_changed() {
+    let rig = Rig::by_hand();
+    let (volume, asked) = (rig.volume.clone(), Arc::new(AtomicU64::new(0)));
+    let counter = Arc::clone(&asked);
+    let count = move |_: &Call| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        false
+    };
+    rig.disk.faults.add(Rule::hold().on("sync_volume").matching(count));
+    let syncs = || {
+        let before = asked.load(Ordering::Relaxed);
+        volume.sync().unwrap();
+        asked.load(Ordering::Relaxed) - before
+    };
+    assert_eq!((syncs(), syncs()), (1, 0), "a process before may have left something");
+    let root = volume.root().unwrap();
+    let a = volume.make(&root, "a", NewNode::File, 0o644).unwrap();
+    let file = File::open(&a).unwrap();
+    assert_eq!((syncs(), syncs()), (1, 0), "make");
+    let mode = AttrChange { mode: Some(0o600), ..AttrChange::default() };
+    let changes: [(&str, &dyn Fn()); 9] = [
+        ("write", &|| file.write_at(0, b"bytes").unwrap()),
+        ("truncate", &|| file.set_len(3).unwrap()),
+        ("setattr", &|| volume.setattr(&a, mode).unwrap()),
+        ("setxattr", &|| volume.setxattr(&a, "user.x", b"x", XattrMode::Set).unwrap()),
+        ("removexattr", &|| volume.removexattr(&a, "user.x").unwrap()),
+        ("link", &|| volume.link(&a, &root, "b").unwrap()),
+        ("rename", &|| volume.rename(&root, "b", &root, "c", RenameMode::Replace).unwrap()),
+        ("remove", &|| volume.remove(&root, "c", Removal::File).unwrap()),
+        ("fallocate", &|| file.fallocate(FallocateMode::Allocate, 0, 8192).unwrap()),
+    ];
+    for (name, change) in changes {
+        change();
+        assert_eq!((syncs(), syncs()), (1, 0), "{name}");
+    }
+    volume.lookup(&root, "a").unwrap();
+    volume.readdir(&root, 0).unwrap();
+    read_all(&file);
+    assert_eq!(syncs(), 0, "reads change nothing");
+    // A failed sync confirms nothing.
+    volume.setattr(&a, mode).unwrap();
+    rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("sync_volume").next(1));
+    assert!(volume.sync().is_err());
+    assert_eq!(syncs(), 1);
+    rig.disk.mem.crash();
+    assert_eq!(rig.stored("a").unwrap().len(), 8192);
+    file.write_at(0, b"more").unwrap();
+    drop((file, a, root));
+    let before = asked.load(Ordering::Relaxed);
+    volume.umount(UmountOptions::default()).unwrap();
+    assert_eq!(asked.load(Ordering::Relaxed) - before, 1, "an unmount asks once");
 }
 
 #[test]

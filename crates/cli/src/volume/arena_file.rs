@@ -15,12 +15,13 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 use slackwater::{Engine, Rescued, SuperBlock, Tunables, UmountOptions};
 use slackwater_arena::size;
-use slackwater_arena::{Arena, ArenaConfig, ArenaError, SurvivingVolume, Survivors, memory_limits};
+use slackwater_arena::{Arena, ArenaConfig, ArenaError, Filler, SurvivingVolume, Survivors, memory_limits};
 use slackwater_backends::SystemClock;
 use slackwater_fuse::Printable as _;
 
@@ -237,8 +238,9 @@ pub(crate) fn write_back(
     Ok(rescued)
 }
 
-/// Creates a new file for at most this many volumes, and shows the progress if that takes a while. Calls `check`
-/// several times per second to ask whether to continue.
+/// Creates a new file for at most this many volumes. If there is twice the memory that it needs, a thread allocates most
+/// of it while the cache is in use. Otherwise this shows the progress if that takes a while, and calls `check` several
+/// times per second to ask whether to continue.
 ///
 /// # Errors
 /// There is not enough memory, the file cannot be created, or `check` failed.
@@ -252,9 +254,14 @@ pub(crate) fn create(
     check: impl Fn() -> Result<(), Failure>,
 ) -> Result<Arc<Arena>, Failure> {
     check_space(path, cache_bytes)?;
+    let config = ArenaConfig::file(path, cache_bytes).with_volumes(volumes);
+    if has_plenty(path, cache_bytes) {
+        let (arena, filler) = Arena::create_unfilled(&config).map_err(|error| refused(path, &error))?;
+        fill(filler);
+        return Ok(arena);
+    }
     let (begun, mut meter) = (Instant::now(), Meter::new("allocating the cache"));
     let mut stopped = None;
-    let config = ArenaConfig::file(path, cache_bytes).with_volumes(volumes);
     let arena = Arena::create_watched(&config, &mut |done, of| {
         if begun.elapsed() >= SHOWN_AFTER {
             meter.fill(done, of);
@@ -265,12 +272,43 @@ pub(crate) fn create(
     arena.map_err(|error| stopped.unwrap_or_else(|| refused(path, &error)))
 }
 
+/// Whether twice the cache fits into free memory and into the file system.
+fn has_plenty(path: &Path, cache_bytes: u64) -> bool {
+    let limits = memory_limits();
+    let limits = [limits.available_bytes, limits.cgroup_bytes, free_bytes(path)].into_iter().flatten();
+    limits.min().is_some_and(|least| cache_bytes <= least / 2)
+}
+
+/// Allocates the rest of an arena on a thread. Without a thread each part is allocated when it is needed.
+fn fill(filler: Filler) {
+    let work = move || {
+        if let Err(error) = filler.run() {
+            tracing::error!(%error, "the cache is smaller than asked for: another program took the memory");
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("sw-fill".to_owned()).spawn(work) {
+        tracing::warn!(%error, "cannot start a thread that allocates the cache");
+    }
+}
+
+/// What the system has refused of an arena, for people.
+pub(crate) fn missing(arena: &Arena) -> Option<String> {
+    let bytes = u64::from(arena.missing_frames()) * slackwater_arena::FRAME_BYTES as u64;
+    (bytes > 0).then(|| format!("{} of the cache: another program took the memory", size::text(bytes)))
+}
+
+/// The free space of the file system of an arena, if it is known.
+fn free_bytes(path: &Path) -> Option<u64> {
+    let space = rustix::fs::statvfs(path.parent()?).ok()?;
+    Some(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
 /// Fails if the file system does not have enough space for the cache, before the space is used up. A cache that exceeds
 /// the machine's memory fails with that reason instead.
 fn check_space(path: &Path, cache_bytes: u64) -> Result<(), Failure> {
-    let Some(space) = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok()) else { return Ok(()) };
+    let Some(free_bytes) = free_bytes(path) else { return Ok(()) };
     let is_too_much = memory_limits().machine_bytes.is_some_and(|machine| cache_bytes > machine);
-    if is_too_much || cache_bytes <= space.f_bavail.saturating_mul(space.f_frsize) {
+    if is_too_much || cache_bytes <= free_bytes {
         return Ok(());
     }
     let source = io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());

@@ -309,6 +309,21 @@ impl Call {
         }
     }
 
+    /// Whether the call changes names, attributes or space, which a `SyncVolume` makes durable. A `Write` is not
+    /// counted: its pages are unstable until they are durable.
+    pub(crate) fn is_change(&self) -> bool {
+        match self {
+            Self::Setattr { .. } | Self::Make { .. } | Self::Tmpfile { .. } | Self::Link { .. } => true,
+            Self::Remove { .. } | Self::Rename { .. } | Self::Fallocate { .. } => true,
+            Self::Setxattr { .. } | Self::Removexattr { .. } | Self::Setflags { .. } => true,
+            Self::Root { .. } | Self::Lookup { .. } | Self::Reopen { .. } | Self::Parent { .. } => false,
+            Self::Getattr { .. } | Self::Readlink { .. } | Self::Readdir { .. } | Self::ReaddirPlus { .. } => false,
+            Self::Getxattr { .. } | Self::Listxattr { .. } | Self::Getflags { .. } | Self::Seek { .. } => false,
+            Self::Read(_) | Self::Write(_) => false,
+            Self::Sync { .. } | Self::SyncVolume { .. } | Self::Statfs { .. } => false,
+        }
+    }
+
     /// Offset and length in bytes, if the call moves data.
     pub fn range_bytes(&self) -> Option<(u64, usize)> {
         match self {

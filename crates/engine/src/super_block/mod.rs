@@ -399,7 +399,18 @@ impl SuperBlock {
         deadline: Option<Tick>,
         make: impl FnOnce(crate::backend::Done<T>) -> Call,
     ) -> Result<T, BackendError> {
-        call_and_wait(&*self.bdi.backend, &*self.engine.clock, deadline, make)
+        let mut changes = false;
+        let make = |done| {
+            let call = make(done);
+            changes = call.is_change();
+            call
+        };
+        let answer = call_and_wait(&*self.bdi.backend, &*self.engine.clock, deadline, make);
+        if changes {
+            // Also after an error: a part of it may have happened.
+            self.commits().note_change();
+        }
+        answer
     }
 
     /// Drops the lists of inodes that wait for write-back and commit.

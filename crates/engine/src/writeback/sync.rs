@@ -229,20 +229,28 @@ pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
     first_error.map_or(Ok(()), Err)
 }
 
-/// Starts a commit and waits for it, and for the inodes that are committing on their own.
+/// Starts a commit, unless everything is durable already, and waits for it and for the inodes that are committing on their own.
 fn commit_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Result<(), BackendError> {
     let engine = sb.engine();
     let _gate = engine.tunables.gate.then(|| sb.bdi().gate.sync(engine.clock.now()));
     let timed_out = || BackendError::from(ErrorKind::TimedOut);
     let number = loop {
+        if sb.commits().is_settled() {
+            break None;
+        }
         if let Some(number) = commit::start_volume(sb) {
-            break number;
+            break Some(number);
         }
         let idle = || (!sb.commits().is_running()).then_some(());
         engine.waits.wait(sb.root_id(), deadline, idle).ok_or_else(timed_out)?;
     };
-    let answered = || sb.commits().result_of(number);
-    let result = engine.waits.wait(sb.root_id(), deadline, answered).ok_or_else(timed_out)?;
+    let result = match number {
+        None => Ok(()),
+        Some(number) => {
+            let answered = || sb.commits().result_of(number);
+            engine.waits.wait(sb.root_id(), deadline, answered).ok_or_else(timed_out)?
+        }
+    };
     for inode in sb.unclean_inodes() {
         let idle = || (!inode.state.lock().committing).then_some(());
         engine.waits.wait(inode.id(), deadline, idle).ok_or_else(timed_out)?;

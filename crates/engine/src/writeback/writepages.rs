@@ -445,6 +445,7 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>) -> Option<u64> {
             sb.note_nameless(&owner);
         }
         owner.end_flush(flush, answer.as_ref().ok());
+        sb.commits().note_change();
         tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = owner.id().ino, ok = answer.is_ok(),
             "writeback_write_inode");
         let mut state = owner.state.lock();

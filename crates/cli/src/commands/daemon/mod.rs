@@ -70,6 +70,7 @@ const VOLUMES_MAX: u32 = 16 << 10;
 /// # Errors
 /// The cause of the failure; nothing is mounted then.
 pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
+    slackwater::register_barriers();
     // Before the first thread, because all threads inherit the mask.
     let signals = Signals::block();
     prepare_process(DESCRIPTORS);

@@ -81,6 +81,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         return Err(Failure::usage("--socket names a daemon, and this mount gets a process of its own")
             .advise("add --daemon to have the daemon mount it, or leave --socket out"));
     }
+    slackwater::register_barriers();
     // Before the first thread, because all threads inherit the mask.
     let main_loop = MainLoop::begin(Signals::block());
     if arguments.detached {
@@ -151,6 +152,8 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         end @ (End::Left | End::GivenUp) => end_with_data_left(&session, end, &unanswered),
     }
     drop(metrics); // it holds the engine during a scrape
+    // Freeing the memory takes a while. Nobody waits for it: this is dropped after the last answer.
+    let _memory = mounted.engine.arena().try_clone_fd();
     let closed = mounted.close(&session, ownership);
     session.set_released(closed.clone());
     unanswered.wait_for_none();

@@ -9,8 +9,9 @@ mod sources;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Instant;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -53,35 +54,45 @@ fn names(sources: &[Source]) -> Vec<String> {
     sources.iter().map(|source| source.path().to_string_lossy().into_owned()).collect()
 }
 
-/// The listening thread; it ends when this is dropped.
+/// The listening thread. It shrinks nothing any more when this is dropped, and ends soon after that: closing the kernel
+/// files waits for grace periods of the kernel, some ten milliseconds each.
 pub(crate) struct Listener {
     end: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    /// Disconnected once the thread has dropped what it shrinks by.
+    released: Receiver<()>,
 }
 
 impl Listener {
     /// Calls `shrink` at every report of pressure with a priority from 12 (a little) to 0 (everything); it returns the
-    /// number of freed objects. `None` if there is no source or no thread.
+    /// number of freed objects. The thread opens the sources, which may take as long as closing them, and ends at once if
+    /// there are none. `None` if there is no thread.
     pub(crate) fn start(figures: Arc<Figures>, shrink: impl Fn(u32) -> u64 + Send + 'static) -> Option<Self> {
-        Self::on(sources::find(), figures, shrink)
+        Self::on(sources::find, figures, shrink)
     }
 
     fn on(
-        mut sources: Vec<Source>,
+        find: impl FnOnce() -> Vec<Source> + Send + 'static,
         figures: Arc<Figures>,
         shrink: impl Fn(u32) -> u64 + Send + 'static,
     ) -> Option<Self> {
-        if sources.is_empty() {
-            tracing::debug!("no source of memory pressure is available");
-            return None;
-        }
         let start = || -> std::io::Result<Self> {
             let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
             let ended = Arc::clone(&end);
-            let _ = figures.sources.set(names(&sources));
-            let listen = move || listen(&mut sources, &ended, &figures, &shrink);
-            let thread = thread::Builder::new().name("sw-pressure".to_owned()).spawn(listen)?;
-            Ok(Self { end, thread: Some(thread) })
+            let (releasing, released) = channel();
+            let run = move || {
+                let mut sources = find();
+                let _ = figures.sources.set(names(&sources));
+                if sources.is_empty() {
+                    tracing::debug!("no source of memory pressure is available");
+                } else {
+                    listen(&mut sources, &ended, &figures, &shrink);
+                }
+                drop(shrink);
+                drop(releasing);
+                drop(sources);
+            };
+            thread::Builder::new().name("sw-pressure".to_owned()).spawn(run)?;
+            Ok(Self { end, released })
         };
         start().inspect_err(|error| tracing::debug!(%error, "cannot watch memory pressure")).ok()
     }
@@ -91,10 +102,8 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // It is a counter to which nothing else adds.
         let _ = rustix::io::write(&*self.end, &1_u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has reported it.
-            let _ = thread.join();
-        }
+        // Nothing is sent: the thread has dropped its end, also by a panic, which it has reported.
+        let _ = self.released.recv();
     }
 }
 
@@ -167,7 +176,7 @@ mod tests {
         let figures = Arc::new(Figures::default());
         let (shrunk, priorities) = mpsc::channel();
         let shrink = move |priority| shrunk.send(priority).map_or(0, |()| 7);
-        let listener = Listener::on(vec![source], Arc::clone(&figures), shrink).unwrap();
+        let listener = Listener::on(|| vec![source], Arc::clone(&figures), shrink).unwrap();
         let press = || {
             rustix::io::write(&kernel, &1_u64.to_ne_bytes()).unwrap();
             priorities.recv_timeout(PATIENCE).unwrap()
@@ -197,9 +206,9 @@ mod tests {
     }
 
     #[test]
-    fn without_sources_there_is_no_thread() {
+    fn without_sources_nothing_is_shrunk() {
         let figures = Arc::new(Figures::default());
-        assert!(Listener::on(Vec::new(), Arc::clone(&figures), |_| unreachable!("it is never called")).is_none());
+        drop(Listener::on(Vec::new, Arc::clone(&figures), |_| unreachable!("it is never called")));
         assert_eq!(figures.report(), protocol::MemoryPressure::default());
     }
 }

@@ -28,7 +28,7 @@ use crate::registry::Entry;
 use crate::source::opened::Opened;
 use crate::volume::front_end::{FrontEnd, UmountRequest};
 use crate::volume::settings;
-use crate::volume::{pressure, shrinkers, tenants, unwritten_files};
+use crate::volume::{arena_file, pressure, shrinkers, tenants, unwritten_files};
 
 /// Interval between progress reports.
 const TICK: Duration = Duration::from_millis(200);
@@ -219,6 +219,8 @@ impl Session {
             let of_volume = || volume.as_deref().map(tenants::of).unwrap_or_default();
             own.as_ref().map_or_else(of_volume, tenants::of_all)
         };
+        let memory = self.state().engine.as_ref().and_then(|engine| arena_file::missing(engine.arena()));
+        let features = front_end.iter().flat_map(|front_end| front_end.missing_features()).collect::<Vec<_>>();
         let figures = volume.map(|volume| volume.status());
         let rings = front_end.as_ref().map(|front_end| front_end.rings());
         let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);
@@ -265,7 +267,7 @@ impl Session {
                 Some(Err(_)) => "dev".to_owned(),
             },
             no_uring: rings.and_then(Result::err),
-            missing_features: front_end.map(|front_end| front_end.missing_features()).unwrap_or_default(),
+            missing_features: features.into_iter().chain(memory).collect(),
             tenants,
             more_tenants: 0,
             shrinkers: Vec::new(),
