@@ -104,11 +104,11 @@ impl Arena {
             FileSystem::Hugetlbfs => of_huge_pages(&file, layout, watch)?,
         };
         publish(&file, &mapping, &config.source)?;
-        Ok(Self::assemble(mapping, file, Filling::over(layout)))
+        Ok(Self::assemble_new(mapping, file, Filling::over(layout)))
     }
 
     /// Creates an arena that can be used at once. Most of its memory is not allocated yet: call [`Filler::run`] on a
-    /// thread. An allocation that comes before the filler waits for the next part only, some milliseconds.
+    /// thread. An allocation that comes before the filler waits for the next 2 MiB only.
     ///
     /// This checks that the memory is available; but another process may take it before it is allocated here.
     /// [`create`](Self::create) excludes that.
@@ -117,17 +117,16 @@ impl Arena {
     /// As for [`create`](Self::create).
     ///
     /// # Blocking
-    /// For the first 10 MiB or so; on hugetlbfs, until all memory is allocated.
+    /// For the first MiB or so; on hugetlbfs, until all memory is allocated.
     pub fn create_unfilled(config: &ArenaConfig) -> Result<(Arc<Self>, Filler), ArenaError> {
         let New { file, file_system, layout } = New::reserve(config)?;
         let (mapping, filling) = match file_system {
             FileSystem::Tmpfs => {
-                let (mapping, mut makes_huge) = (Mapping::of_hole(file.fd(), layout)?, true);
-                let plan = Plan::new(layout);
+                let (mapping, plan) = (Mapping::of_hole(file.fd(), layout)?, Plan::new(layout));
                 for part in &plan.first {
-                    mapping.fill(file.fd(), part.clone(), &mut makes_huge)?;
+                    mapping.fill(file.fd(), part.clone(), &mut false)?;
                 }
-                (mapping, Filling::new(plan, makes_huge))
+                (mapping, Filling::new(plan))
             }
             FileSystem::Hugetlbfs => {
                 let watch: &mut Watch<'_> = &mut |_, _| ControlFlow::Continue(());
@@ -135,28 +134,30 @@ impl Arena {
             }
         };
         publish(&file, &mapping, &config.source)?;
-        let arena = Self::assemble(mapping, file, filling);
+        let arena = Self::assemble_new(mapping, file, filling);
         let filler = Filler::new(&arena);
         Ok((arena, filler))
     }
 
-    /// An arena over a mapping with valid records. The frames and slots that they mark as used are allocated, and so are
-    /// those without memory yet.
-    pub(crate) fn assemble(mapping: Mapping, file: ArenaFile, filling: Filling) -> Arc<Self> {
+    /// A new arena, in which only what lacks memory is taken.
+    fn assemble_new(mapping: Mapping, file: ArenaFile, filling: Filling) -> Arc<Self> {
+        let (cpus, counts, free) = (cpus(), mapping.layout().counts, filling.free());
+        let pools = FramePools::with_first(counts, cpus, free);
+        let inode_slots = RunAllocator::with_first(counts.inodes, cpus, free.inodes);
+        let volume_slots = RunAllocator::with_first(counts.volumes, cpus, counts.volumes);
+        Arc::new(Self { mapping, pools, inode_slots, volume_slots, filling, file })
+    }
+
+    /// An arena over a mapping with valid records. The frames and slots that they mark as used are allocated.
+    pub(crate) fn assemble(mapping: Mapping, file: ArenaFile) -> Arc<Self> {
         let cpus = cpus();
         let counts = mapping.layout().counts;
-        let normal = counts.frames - counts.reserve_frames;
-        let free = filling.free();
-        let is_free = |frame: u32| {
-            let has_memory = if frame < normal { frame < free.frames } else { frame - normal < free.reserve };
-            has_memory && mapping.frames()[frame as usize].state() == FREE
-        };
-        let pools = FramePools::new(counts, cpus, is_free);
-        let inode_slots = RunAllocator::new(counts.inodes, cpus, |slot| {
-            slot < free.inodes && mapping.inodes()[slot as usize].state.get() == FREE
-        });
+        let pools = FramePools::new(counts, cpus, |frame| mapping.frames()[frame as usize].state() == FREE);
+        let inode_slots =
+            RunAllocator::new(counts.inodes, cpus, |slot| mapping.inodes()[slot as usize].state.get() == FREE);
         let volume_slots =
             RunAllocator::new(counts.volumes, cpus, |slot| mapping.volumes()[slot as usize].state.get() == FREE);
+        let filling = Filling::over(*mapping.layout());
         Arc::new(Self { mapping, pools, inode_slots, volume_slots, filling, file })
     }
 

@@ -3,14 +3,14 @@
 //! The first parts hold what the first writes need. Then follow the other records, the reserve, and the other frames.
 //!
 //! # Invariants
-//! G1. A frame or slot becomes free when its bytes and its record are allocated. Until then it is taken, by nobody. So
-//!     an access never waits for memory, and never fails for lack of it (S1 of [`crate::source`]).
+//! G1. A frame or slot becomes free when its bytes and its record are allocated. Until then it counts as taken. So an
+//!     access never waits for memory, and never fails for lack of it (S1 of [`crate::source`]).
 //! G2. An allocation that finds nothing free allocates the next part by itself. `None` means that no part is left.
 //! G3. If the system refuses a part, it is not asked again: the rest of the arena stays taken, and its use goes on.
 //!
 //! # Lock order
-//! `FILLING` is a leaf. Callers may hold any lock of the engine, also one under which a thread must not sleep otherwise:
-//! the wait for the allocation of one part takes the place of the time that it took before the arena could be used.
+//! `FILLING` is a leaf. Callers may hold any lock of the engine, also one under which a thread does not sleep otherwise.
+//! They wait for one part at most, and only while the arena is young.
 //!
 //! # Kernel counterpart
 //! Deferred initialisation of `struct page`: `deferred_init_memmap` in the background, `deferred_grow_zone` for an
@@ -31,11 +31,8 @@ use crate::record::{FrameEntry, InodeEntry};
 
 const FILLING: Rank = Rank::new(90, "FILLING");
 
-/// Bytes of a part: what an allocation may have to wait for.
-const STEP_BYTES: u64 = 16 << 20;
-const _: () = assert!(STEP_BYTES.is_multiple_of(HUGE_BYTES as u64), "a huge page belongs to one part");
-/// Frames and inode slots that are free from the start, at least.
-const FIRST_FRAMES: u64 = 1024;
+/// Frames and inode slots that are free from the start. They begin in small pages, which take less time than huge ones.
+const FIRST_FRAMES: u64 = 256;
 const FIRST_INODES: u64 = 256;
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -74,16 +71,15 @@ impl Free {
 
 impl Plan {
     pub(crate) fn new(layout: Layout) -> Self {
-        let huge = HUGE_BYTES as u64;
-        let end = layout.file_bytes;
-        let up = |at: u64| at.next_multiple_of(huge).min(end);
+        let (huge, page, end) = (HUGE_BYTES as u64, FRAME_BYTES as u64, layout.file_bytes);
+        let up = |at: u64| at.next_multiple_of(page).min(end);
         let down = |at: u64| at - at % huge;
         let all = Free::all(&layout);
         let reserve_at = layout.frames_at + u64::from(all.frames) * FRAME_BYTES as u64;
         let inodes_end = up(layout.inodes_at + FIRST_INODES * size_of::<InodeEntry>() as u64);
-        let table = down(layout.frame_table_at).max(inodes_end);
+        let table = layout.frame_table_at.max(inodes_end);
         let table_end = up(layout.frame_table_at + FIRST_FRAMES * size_of::<FrameEntry>() as u64).max(table);
-        let frames = down(layout.frames_at).max(table_end);
+        let frames = layout.frames_at.max(table_end);
         let frames_end = up(layout.frames_at + FIRST_FRAMES * FRAME_BYTES as u64).max(frames);
         let reserve = down(reserve_at).max(frames_end);
         let within =
@@ -110,7 +106,7 @@ impl Plan {
         }
     }
 
-    /// What is allocated by now: the first parts, and those that are not in the rest any more.
+    /// Everything allocated by now: the first parts, and those that are not in the rest any more.
     pub(crate) fn free(&self) -> Free {
         let all = Free::all(&self.layout);
         let left = |kind| self.rest.iter().find(|(left, _)| *left == kind).map(|(_, range)| range.start);
@@ -125,10 +121,10 @@ impl Plan {
         }
     }
 
-    /// The next part, if any is left.
+    /// The next part, if any is left: up to the end of a huge page.
     fn next(&self) -> Option<Range<u64>> {
         let (_, range) = self.rest.front()?;
-        Some(range.start..range.end.min(range.start + STEP_BYTES))
+        Some(range.start..range.end.min((range.start + 1).next_multiple_of(HUGE_BYTES as u64)))
     }
 
     /// The part that [`next`](Self::next) returned is allocated.
@@ -142,7 +138,7 @@ impl Plan {
     }
 }
 
-/// What is left to allocate of an arena that is in use.
+/// The memory that an arena in use still lacks.
 pub(crate) struct Filling {
     /// True once nothing is left, or the system has refused a part (G3).
     is_over: AtomicBool,
@@ -163,22 +159,22 @@ impl Filling {
     /// Of an arena with all its memory.
     pub(crate) fn over(layout: Layout) -> Self {
         let plan = Plan { first: Vec::new(), rest: VecDeque::new(), layout, first_free: Free::all(&layout) };
-        Self::new(plan, false)
+        Self::new(plan)
     }
 
     /// Of an arena with the first parts of `plan`.
-    pub(crate) fn new(plan: Plan, makes_huge: bool) -> Self {
+    pub(crate) fn new(plan: Plan) -> Self {
         let (all, now) = (Free::all(&plan.layout), plan.free());
         Self {
             is_over: AtomicBool::new(plan.rest.is_empty()),
             frames: AtomicU32::new(all.frames - now.frames),
             reserve: AtomicU32::new(all.reserve - now.reserve),
             inodes: AtomicU32::new(all.inodes - now.inodes),
-            state: Mutex::new(FILLING, State { plan, makes_huge, refused: None }),
+            state: Mutex::new(FILLING, State { plan, makes_huge: true, refused: None }),
         }
     }
 
-    /// What is allocated by now.
+    /// Everything allocated by now.
     pub(crate) fn free(&self) -> Free {
         self.state.lock().plan.free()
     }
@@ -214,7 +210,7 @@ impl Arena {
     /// Allocates the next part of the memory and frees what it holds. False if none is left.
     ///
     /// # Blocking
-    /// While another thread does so, and then for some milliseconds.
+    /// While another thread does so, and then until 2 MiB are allocated, usually some hundred microseconds.
     #[cold]
     pub(crate) fn fill_part(&self) -> bool {
         let filling = self.filling();
@@ -279,7 +275,7 @@ impl Filler {
 
 #[cfg(test)]
 mod tests {
-    use super::{Free, Kind, Plan, STEP_BYTES};
+    use super::{Free, HUGE_BYTES, Kind, Plan};
     use crate::config::ArenaConfig;
 
     /// Every byte of the file is in exactly one part, and what is free grows up to everything.
@@ -294,9 +290,9 @@ mod tests {
             let mut parts = plan.first.clone();
             assert!(parts.iter().all(|part| !part.is_empty()));
             let mut free = plan.free();
-            assert!(free.frames >= 1024.min(Free::all(&layout).frames) && free.inodes >= 256.min(layout.counts.inodes));
+            assert!(free.frames >= 256.min(Free::all(&layout).frames) && free.inodes >= 256.min(layout.counts.inodes));
             while let Some(part) = plan.next() {
-                assert!(part.end - part.start <= STEP_BYTES && !part.is_empty());
+                assert!(part.end - part.start <= HUGE_BYTES as u64 && !part.is_empty());
                 plan.advance(part.end);
                 let now = plan.free();
                 assert!(now.frames >= free.frames && now.inodes >= free.inodes && now.reserve >= free.reserve);
@@ -349,6 +345,6 @@ mod tests {
         let kinds = plan.rest.iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
         assert_eq!(kinds, [Kind::Records, Kind::Records, Kind::Reserve, Kind::Frames]);
         let first: u64 = plan.first.iter().map(|part| part.end - part.start).sum();
-        assert!(first <= 16 << 20, "{first} bytes before the first write");
+        assert!(first <= 2 << 20, "{first} bytes before the first write");
     }
 }

@@ -4,6 +4,7 @@
 //! P1. The reserve is a fixed range of frames. A freed frame returns to the pool that its number belongs to, so the
 //!     normal pool never takes frames from the reserve.
 
+use crate::filling::Free;
 use crate::ids::FrameId;
 use crate::layout::Counts;
 use crate::run_allocator::RunAllocator;
@@ -28,6 +29,14 @@ impl FramePools {
         Self {
             normal: RunAllocator::new(normal, cpus, &is_free),
             reserve: RunAllocator::new(counts.reserve_frames, cpus, |frame| is_free(normal + frame)),
+        }
+    }
+
+    /// The pools of a new arena: of each, the first ones are free.
+    pub(crate) fn with_first(counts: Counts, cpus: usize, free: Free) -> Self {
+        Self {
+            normal: RunAllocator::with_first(counts.frames - counts.reserve_frames, cpus, free.frames),
+            reserve: RunAllocator::with_first(counts.reserve_frames, cpus, free.reserve),
         }
     }
 

@@ -27,8 +27,8 @@ use std::ptr::NonNull;
 
 use rustix::io::Errno;
 use rustix::mm::{self, Advice};
-use slackwater_sync::RwWord;
 use slackwater_sync::shim::Arc;
+use slackwater_sync::{RwWord, zeroed_slice};
 
 use crate::arena::Arena;
 use crate::error::{ArenaError, Mismatch};
@@ -86,7 +86,7 @@ impl Mapping {
             let expected = format!("at least {}", layout.file_bytes);
             return Err(ArenaError::Length(Mismatch::new("file length", file_bytes, expected)));
         }
-        let locks = (0..layout.counts.frames).map(|_| RwWord::new()).collect();
+        let locks = zeroed_slice(layout.counts.frames as usize);
         let len = layout.file_bytes as usize;
         let base = huge_pages::map(fd, len).map_err(ArenaError::os("mmap"))?;
         let mapping = Self { base, layout, locks };
@@ -102,10 +102,12 @@ impl Mapping {
         let (at, bytes) = (part.start, part.end - part.start);
         assert!(part.end <= self.layout.file_bytes, "{part:?} is not inside");
         if *makes_huge {
+            // From the start of a huge page, also if another part has a piece of it already, which may be in use.
+            let first = at - at % huge_pages::HUGE_BYTES as u64;
             // SAFETY: M1, and the part is inside.
-            let start = unsafe { self.base.byte_add(at as usize) };
+            let start = unsafe { self.base.byte_add(first as usize) };
             // SAFETY: as above.
-            *makes_huge = unsafe { huge_pages::collapse(start, bytes as usize) };
+            *makes_huge = unsafe { huge_pages::collapse(start, (part.end - first) as usize) };
         }
         source::fill(fd, part, self.layout.file_bytes)?;
         self.advise(at, bytes, Advice::LinuxPopulateWrite)

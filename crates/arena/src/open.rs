@@ -10,7 +10,6 @@ use slackwater_sync::shim::Arc;
 
 use crate::arena::Arena;
 use crate::error::{ArenaError, Mismatch};
-use crate::filling::Filling;
 use crate::header::{self, HEADER_BYTES};
 use crate::mapping::Mapping;
 use crate::record::{CLEAN, DIRTY};
@@ -52,7 +51,7 @@ impl Arena {
             record.clear();
         }
         debug_assert_eq!(newest.len(), mapping.frames().iter().filter(|record| record.state() == DIRTY).count());
-        let arena = Self::assemble(mapping, file, Filling::over(layout));
+        let arena = Self::assemble(mapping, file);
         let survivors = survivors::group(&arena, &newest);
         Ok((arena, survivors))
     }

@@ -170,7 +170,7 @@ fn without_a_filler_memory_is_allocated_on_demand() {
     assert_eq!((arena.alloc_inode(&InodeRecord::new(volume)), arena.free_inodes()), (None, 0));
 }
 
-/// What was stored before all memory was allocated survives the process.
+/// Data that was stored before all memory was allocated survives the process.
 #[test]
 fn an_arena_that_was_not_filled_can_be_opened() {
     let Some(folder) = Folder::new("/dev/shm", "unfilled") else { return };

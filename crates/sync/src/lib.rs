@@ -11,7 +11,7 @@
 //!
 //! Reading order: [`shim`] (the replaceable parts), [`lock`] (ranked locks, and the word that guards a page frame),
 //! [`rcu`]. Then one file each: [`InFlight`], [`Kick`], [`Completion`], [`Demand`], [`PercpuCounter`], [`ThreadMark`],
-//! [`PercpuRef`], [`Registry`], [`SeqLock`] with [`SeqRefs`] (for trees, on top of RCU), and [`gate`].
+//! [`PercpuRef`], [`Registry`], [`SeqLock`] with [`SeqRefs`] (for trees, on top of RCU), [`zeroed_slice`] and [`gate`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 
@@ -29,6 +29,7 @@ mod seq_lock;
 mod seq_refs;
 pub mod shim;
 mod thread_mark;
+mod zeroed;
 
 pub use completion::Completion;
 pub use counter::{PercpuCounter, shard_hint};
@@ -43,3 +44,4 @@ pub use registry::{Registration, Registry};
 pub use seq_lock::{Seen, SeqGuard, SeqLock};
 pub use seq_refs::{Put, SeqRefs};
 pub use thread_mark::{Marked, ThreadMark};
+pub use zeroed::{Zeroed, zeroed_slice};

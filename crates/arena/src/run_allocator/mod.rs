@@ -83,7 +83,19 @@ struct Place {
 impl RunAllocator {
     /// An allocator of `0..len`. `is_free` decides which numbers are free initially.
     pub(crate) fn new(len: u32, cpus: usize, is_free: impl Fn(u32) -> bool) -> Self {
-        let chunks = (0..len.div_ceil(RUN)).map(|chunk| Chunk::new(chunk * RUN, len, &is_free)).collect::<Box<[_]>>();
+        let bit = |number: u32| u64::from(number < len && is_free(number));
+        Self::of_words(len, cpus, |first| (0..64).fold(0, |word, nth| word | bit(first + nth) << nth))
+    }
+
+    /// An allocator of `0..len`, of which the first `free` are free initially.
+    pub(crate) fn with_first(len: u32, cpus: usize, free: u32) -> Self {
+        let ones = |count: u32| u64::MAX.checked_shr(64 - count).unwrap_or(0);
+        Self::of_words(len, cpus, |first| ones(free.min(len).saturating_sub(first).min(64)))
+    }
+
+    /// `word` returns the bits of 64 numbers, given the first.
+    fn of_words(len: u32, cpus: usize, word: impl Fn(u32) -> u64) -> Self {
+        let chunks = (0..len.div_ceil(RUN)).map(|chunk| Chunk::new(chunk * RUN, &word)).collect::<Box<[_]>>();
         let shards = (0..cpus.next_power_of_two().min(SHARDS_MAX)).map(|_| Shard::new()).collect::<Box<[_]>>();
         let whole = summary(&chunks, Chunk::is_whole);
         let some = summary(&chunks, |chunk| chunk.count() > 0);
@@ -253,15 +265,9 @@ impl RunAllocator {
 }
 
 impl Chunk {
-    fn new(first: u32, len: u32, is_free: impl Fn(u32) -> bool) -> Self {
-        let word = |at: usize| {
-            let bit = |bit: u32| {
-                let number = first + at as u32 * 64 + bit;
-                u64::from(number < len && is_free(number)) << bit
-            };
-            AtomicU64::new((0..64).map(bit).sum())
-        };
-        Self { free: std::array::from_fn(word), user: AtomicU32::new(NONE) }
+    fn new(first: u32, word: impl Fn(u32) -> u64) -> Self {
+        let free = std::array::from_fn(|at| AtomicU64::new(word(first + at as u32 * 64)));
+        Self { free, user: AtomicU32::new(NONE) }
     }
 
     fn count(&self) -> u32 {

@@ -10,7 +10,7 @@ use slackwater_sync::shim::thread;
 use super::RunAllocator;
 
 fn full(len: u32) -> RunAllocator {
-    RunAllocator::new(len, 4, |_| true)
+    RunAllocator::with_first(len, 4, len)
 }
 
 fn take_all(allocator: &RunAllocator) -> Vec<u32> {
@@ -46,6 +46,7 @@ proptest! {
         // The numbers below `first` are held from the start, as after a crash.
         let first = first.min(len);
         let allocator = RunAllocator::new(len, 4, |number| number >= first);
+        prop_assert_eq!(take_all(&RunAllocator::with_first(len, 4, first)), (0..first).collect::<Vec<_>>());
         let mut held = (0..first).collect::<BTreeSet<_>>();
         for step in steps {
             let free = len as usize - held.len();

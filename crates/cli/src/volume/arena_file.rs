@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 use slackwater::{Engine, Rescued, SuperBlock, Tunables, UmountOptions};
+use slackwater_arena::memory_limits;
 use slackwater_arena::size;
-use slackwater_arena::{Arena, ArenaConfig, ArenaError, Filler, SurvivingVolume, Survivors, memory_limits};
+use slackwater_arena::{Arena, ArenaConfig, ArenaError, Filler, MemoryLimits, SurvivingVolume, Survivors};
 use slackwater_backends::SystemClock;
 use slackwater_fuse::Printable as _;
 
@@ -238,9 +239,9 @@ pub(crate) fn write_back(
     Ok(rescued)
 }
 
-/// Creates a new file for at most this many volumes. If there is twice the memory that it needs, a thread allocates most
-/// of it while the cache is in use. Otherwise this shows the progress if that takes a while, and calls `check` several
-/// times per second to ask whether to continue.
+/// Creates a new file for at most this many volumes. If there is twice the memory that it needs, most of it is left to
+/// [`fill`], for which the caller gets a filler. Otherwise this shows the progress if that takes a while, and calls `check`
+/// several times per second to ask whether to continue.
 ///
 /// # Errors
 /// There is not enough memory, the file cannot be created, or `check` failed.
@@ -252,13 +253,14 @@ pub(crate) fn create(
     cache_bytes: u64,
     volumes: u32,
     check: impl Fn() -> Result<(), Failure>,
-) -> Result<Arc<Arena>, Failure> {
-    check_space(path, cache_bytes)?;
+) -> Result<(Arc<Arena>, Option<Filler>), Failure> {
+    let (limits, free_bytes) = (memory_limits(), free_bytes(path));
+    check_space(path, cache_bytes, &limits, free_bytes)?;
     let config = ArenaConfig::file(path, cache_bytes).with_volumes(volumes);
-    if has_plenty(path, cache_bytes) {
+    let available = [limits.available_bytes, limits.cgroup_bytes, free_bytes].into_iter().flatten();
+    if available.min().is_some_and(|least| cache_bytes <= least / 2) {
         let (arena, filler) = Arena::create_unfilled(&config).map_err(|error| refused(path, &error))?;
-        fill(filler);
-        return Ok(arena);
+        return Ok((arena, Some(filler)));
     }
     let (begun, mut meter) = (Instant::now(), Meter::new("allocating the cache"));
     let mut stopped = None;
@@ -269,18 +271,12 @@ pub(crate) fn create(
         stopped = check().err();
         if stopped.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    arena.map_err(|error| stopped.unwrap_or_else(|| refused(path, &error)))
+    arena.map(|arena| (arena, None)).map_err(|error| stopped.unwrap_or_else(|| refused(path, &error)))
 }
 
-/// Whether twice the cache fits into free memory and into the file system.
-fn has_plenty(path: &Path, cache_bytes: u64) -> bool {
-    let limits = memory_limits();
-    let limits = [limits.available_bytes, limits.cgroup_bytes, free_bytes(path)].into_iter().flatten();
-    limits.min().is_some_and(|least| cache_bytes <= least / 2)
-}
-
-/// Allocates the rest of an arena on a thread. Without a thread each part is allocated when it is needed.
-fn fill(filler: Filler) {
+/// Allocates the rest of an arena on a thread, once volumes are mounted: it takes CPU time from whatever else the process
+/// does. Without a thread each part is allocated when it is needed.
+pub(crate) fn fill(filler: Filler) {
     let work = move || {
         if let Err(error) = filler.run() {
             tracing::error!(%error, "the cache is smaller than asked for: another program took the memory");
@@ -291,7 +287,7 @@ fn fill(filler: Filler) {
     }
 }
 
-/// What the system has refused of an arena, for people.
+/// The part of an arena that the system has refused, for people.
 pub(crate) fn missing(arena: &Arena) -> Option<String> {
     let bytes = u64::from(arena.missing_frames()) * slackwater_arena::FRAME_BYTES as u64;
     (bytes > 0).then(|| format!("{} of the cache: another program took the memory", size::text(bytes)))
@@ -305,9 +301,9 @@ fn free_bytes(path: &Path) -> Option<u64> {
 
 /// Fails if the file system does not have enough space for the cache, before the space is used up. A cache that exceeds
 /// the machine's memory fails with that reason instead.
-fn check_space(path: &Path, cache_bytes: u64) -> Result<(), Failure> {
-    let Some(free_bytes) = free_bytes(path) else { return Ok(()) };
-    let is_too_much = memory_limits().machine_bytes.is_some_and(|machine| cache_bytes > machine);
+fn check_space(path: &Path, cache_bytes: u64, limits: &MemoryLimits, free_bytes: Option<u64>) -> Result<(), Failure> {
+    let Some(free_bytes) = free_bytes else { return Ok(()) };
+    let is_too_much = limits.machine_bytes.is_some_and(|machine| cache_bytes > machine);
     if is_too_much || cache_bytes <= free_bytes {
         return Ok(());
     }

@@ -12,6 +12,7 @@
 use slackwater_arena::{FrameId, prefetch_line};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, Ordering};
+use slackwater_sync::zeroed_slice;
 
 use crate::cgroup::{Memcg, Tenants};
 
@@ -26,7 +27,7 @@ pub(crate) struct FrameOwners {
 impl FrameOwners {
     /// All of `frames` frames belong to the root of `tenants`.
     pub(crate) fn new(frames: u32, tenants: Arc<Tenants>) -> Self {
-        Self { owners: (0..frames).map(|_| AtomicU32::new(0)).collect(), is_used: AtomicBool::new(false), tenants }
+        Self { owners: zeroed_slice(frames as usize), is_used: AtomicBool::new(false), tenants }
     }
 
     /// Creates a tenant. From now on, frames are charged (O2).

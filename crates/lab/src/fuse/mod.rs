@@ -10,11 +10,16 @@ mod names;
 mod programs;
 mod subject;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 
 use self::access::{Amounts, p50, p99};
 use self::footprint::Footprint;
-pub(crate) use self::mounted::{Mounted, arena_in, mountpoint_in};
+pub(crate) use self::mounted::{Mounted, Unmounted, arena_in, mountpoint_in};
 use self::programs::{BARE, BARE_URING, OURS_URING, PEERS, URING_SWITCH, has_uring};
 pub(crate) use self::programs::{
     BINDFS, DISK, MERGERFS, OURS, RCLONE, Server, lab, on_path, slackwater, slackwater_with_object_volumes, tied,
@@ -46,8 +51,17 @@ const FREE_BY_DEVICE: f64 = 0.35;
 const MIB_MAX: f64 = 64.0;
 const DESCRIPTORS_MAX: f64 = 4096.0;
 
+/// From the start of the program until the first write is answered.
 const MOUNT: &str = "mount, ms";
 const UMOUNT: &str = "unmount, ms";
+/// Until the server has ended.
+const FREED: &str = "unmount, memory freed, ms";
+/// Upper bounds of our times.
+const MOUNT_MS: f64 = 10.0;
+const UMOUNT_MS: f64 = 5.0;
+const FREED_MS: f64 = 1000.0;
+/// An idle mount has no work left after this time.
+const IDLE: Duration = Duration::from_millis(500);
 
 /// Runs the experiment.
 pub(crate) fn run(options: &Options) -> Result<Report> {
@@ -80,7 +94,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     report.note(
         "Medians of the rounds, each in a directory on the same disk. Reads come from the server's cache; reads again, from the \
          kernel's. The disk's own reads always come from the kernel. Small writes and names: client and server on one CPU, or on two \
-         where the row says so. In the rows called *free*, the scheduler chooses. Over io_uring, a client is always served on its own CPU.",
+         where the row says so. In the rows called *free*, the scheduler chooses. A mount ends with the first write. Over io_uring, a client is always served on its own CPU.",
     );
     if !has_uring() {
         report.note(format!("Nothing was measured over io_uring: {URING_SWITCH} is not Y."));
@@ -101,8 +115,16 @@ fn mount_and_umount(options: &Options, home: &Scratch, servers: &[Server], serie
     let home = home.subdirectory("mounts")?;
     rounds::run("mounts", options.rounds(), servers, |_, server| {
         let mounted = Mounted::new(server, &home.join(server.name), CACHE_BYTES)?;
-        series.add(MOUNT, server.name, mounted.mount_time.as_secs_f64() * 1e3);
-        series.add(UMOUNT, server.name, mounted.umount()?.as_secs_f64() * 1e3);
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        // The name of the only file of the bare server.
+        let file = File::options().write(true).create(true).truncate(false).open(mounted.path().join(BARE));
+        file.and_then(|file| file.write_all_at(&[1; 4096], 0)).context("the first write")?;
+        series.add(MOUNT, server.name, ms(mounted.age()));
+        mounted.settle()?;
+        thread::sleep(IDLE);
+        let Unmounted { command, server: ended } = mounted.umount()?;
+        series.add(UMOUNT, server.name, ms(command));
+        series.add(FREED, server.name, ms(ended));
         Ok(())
     })
 }
@@ -145,7 +167,7 @@ fn all_rows() -> Vec<String> {
     }
     let rates = [access::WRITE, access::READ, access::READ_AGAIN].concat();
     rows.extend(rates.into_iter().map(str::to_owned));
-    rows.extend(names::RATES.into_iter().chain([MOUNT, UMOUNT]).map(str::to_owned));
+    rows.extend(names::RATES.into_iter().chain([MOUNT, UMOUNT, FREED]).map(str::to_owned));
     rows
 }
 
@@ -190,6 +212,11 @@ fn targets(series: &Series, footprint: &Footprint, report: &mut Report) {
         let by_peers = ratio(&better, &series.best(row, &[BINDFS, MERGERFS], f64::max));
         let target = format!("{row}, the better transport: by the faster of bindfs and mergerfs");
         report.target(target, Bound::AtLeast(AS_FAST), by_peers);
+    }
+    for subject in [OURS, OURS_URING].into_iter().filter(|subject| *subject == OURS || has_uring()) {
+        for (row, bound) in [(MOUNT, MOUNT_MS), (UMOUNT, UMOUNT_MS), (FREED, FREED_MS)] {
+            report.target(format!("{row}, {subject}"), Bound::AtMost(bound), series.estimate(row, subject));
+        }
     }
     let memory = "memory beside the arena and 400 bytes per inode, MiB";
     report.target(memory, Bound::AtMost(MIB_MAX), Estimate::exactly(footprint.beside_mib()));

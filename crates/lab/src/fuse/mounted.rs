@@ -23,8 +23,17 @@ pub(crate) struct Mounted {
     arena: PathBuf,
     process: Process,
     log: PathBuf,
+    started: Instant,
     /// From the start of the program until the first answer.
     pub(crate) mount_time: Duration,
+}
+
+/// How long an unmount took.
+pub(crate) struct Unmounted {
+    /// Until the command has ended.
+    pub(crate) command: Duration,
+    /// Until the server has ended too, and its memory is free.
+    pub(crate) server: Duration,
 }
 
 impl Mounted {
@@ -42,23 +51,28 @@ impl Mounted {
         fs::create_dir_all(&mountpoint).with_context(|| format!("cannot create {}", mountpoint.display()))?;
         let output = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         command.stdout(output.try_clone()?).stderr(output);
-        let (before, start) = (device(home)?, Instant::now());
+        let (before, started) = (device(home)?, Instant::now());
         let process = Process::start(&mut command).with_context(|| format!("cannot start {}", server.name))?;
         let (server, mount_time) = (server.clone(), Duration::ZERO);
-        let mut mounted = Mounted { server, mountpoint, arena, process, log, mount_time };
+        let mut mounted = Mounted { server, mountpoint, arena, process, log, started, mount_time };
         // A look at a mount waits for the server's first answer.
         while device(&mounted.mountpoint)? == before {
-            if mounted.process.has_ended()? || start.elapsed() > PATIENCE {
+            if mounted.process.has_ended()? || started.elapsed() > PATIENCE {
                 bail!("{} does not mount:\n{}", mounted.server.name, mounted.output());
             }
             std::thread::sleep(PAUSE);
         }
-        mounted.mount_time = start.elapsed();
+        mounted.mount_time = started.elapsed();
         Ok(mounted)
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.mountpoint
+    }
+
+    /// The time since the start of the program.
+    pub(crate) fn age(&self) -> Duration {
+        self.started.elapsed()
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -75,15 +89,16 @@ impl Mounted {
         self.server.sync(&self.mountpoint).map_or(Ok(()), |mut command| self.succeed(&mut command))
     }
 
-    /// Unmounts, and returns the time until the command and the server have ended.
-    pub(crate) fn umount(mut self) -> Result<Duration> {
+    /// Unmounts, and waits until the command and the server have ended.
+    pub(crate) fn umount(mut self) -> Result<Unmounted> {
         let start = Instant::now();
         self.succeed(&mut self.server.umount(&self.mountpoint))?;
+        let command = start.elapsed();
         while !self.process.has_ended()? {
             ensure!(start.elapsed() < PATIENCE, "{} does not end:\n{}", self.server.name, self.output());
             std::thread::sleep(PAUSE);
         }
-        Ok(start.elapsed())
+        Ok(Unmounted { command, server: start.elapsed() })
     }
 
     fn succeed(&self, command: &mut Command) -> Result<()> {

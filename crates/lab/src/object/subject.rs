@@ -110,7 +110,7 @@ impl Subject {
     /// Unmounts it, which makes everything durable.
     pub(super) fn umount(&mut self) -> Result<Duration> {
         let mounted = self.mounted.take().context("it is not mounted")?;
-        mounted.umount().with_context(|| format!("cannot unmount {}", self.column()))
+        mounted.umount().map(|times| times.server).with_context(|| format!("cannot unmount {}", self.column()))
     }
 
     /// Empties its caches and those of the kernel.

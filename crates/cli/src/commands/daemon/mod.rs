@@ -208,6 +208,9 @@ fn start_engine(
         true => Err(Failure::failed("Interrupted before anything was mounted: nothing is lost.")),
         false => Ok(()),
     };
-    let arena = arena_file::create(arena_path, cache_bytes, VOLUMES_MAX, check)?;
+    let (arena, filler) = arena_file::create(arena_path, cache_bytes, VOLUMES_MAX, check)?;
+    if let Some(filler) = filler {
+        arena_file::fill(filler);
+    }
     Ok((Engine::new(arena, Arc::new(SystemClock), tunables), Leftovers::default()))
 }

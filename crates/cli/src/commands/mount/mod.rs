@@ -152,7 +152,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         end @ (End::Left | End::GivenUp) => end_with_data_left(&session, end, &unanswered),
     }
     drop(metrics); // it holds the engine during a scrape
-    // Freeing the memory takes a while. Nobody waits for it: this is dropped after the last answer.
+    // Freeing the memory takes a while, for which no command should wait: this is dropped after the last answer.
     let _memory = mounted.engine.arena().try_clone_fd();
     let closed = mounted.close(&session, ownership);
     session.set_released(closed.clone());
@@ -250,7 +250,8 @@ impl Mounted {
         let backend = source.backend(None).map_err(|error| Failure::failed(error.to_string()))?;
         // The next mount may be on another machine.
         let released = |_: &Failure| drop(source.clone().close(false));
-        let arena = arena_file::create(&entry.arena, cache_bytes, 1, || main_loop.check()).inspect_err(released)?;
+        let (arena, filler) =
+            arena_file::create(&entry.arena, cache_bytes, 1, || main_loop.check()).inspect_err(released)?;
         let opened = || -> Result<Self, Failure> {
             let engine =
                 Engine::new(arena, Arc::new(SystemClock), tunables(arguments.dirty_ratio, arguments.dirty_expire));
@@ -269,6 +270,9 @@ impl Mounted {
         let mounted = opened().inspect_err(|_| drop(arena_file::remove(&entry.arena))).inspect_err(released)?;
         session.show(Some(&mounted.volume));
         session.set_mounted(&mounted.engine, &mounted.front_end, &mounted.source);
+        if let Some(filler) = filler {
+            arena_file::fill(filler);
+        }
         Ok(mounted)
     }
 
