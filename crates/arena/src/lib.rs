@@ -13,9 +13,9 @@
 //! * `mapping`, `bundle`: bytes behind locks, one frame at a time or gathered for an I/O. `mapping` holds the unsafe
 //!   code of the crate. Exceptions are `huge_pages`, which allocates memory, and one instruction each in `copy` and
 //!   `prefetch`.
+//! * `create`: a new file, and `filling`: the memory of an arena that is used before all of it is allocated.
 //! * `open`, `validate`, `survivors`: from any bytes to a list of dirty pages, or to an error that names
 //!   the field.
-//! * `filling`: the memory of an arena that is used before all of it is allocated.
 //! * `source`, `limits`, `config`: the file and its maximum size. `mountinfo` and [`size`], for other crates too: the
 //!   list of mounts, and byte sizes as text.
 
@@ -24,6 +24,7 @@ mod bundle;
 mod checksum;
 mod config;
 mod copy;
+mod create;
 mod error;
 mod filling;
 mod frame_pools;
