@@ -62,7 +62,7 @@ impl Server {
     pub(crate) fn new(name: &'static str, program: PathBuf) -> Self {
         let options: &[&str] = match name {
             // Measured writes stay below the limit, as they do with the kernel, whose limit is a part of all memory.
-            OURS => &["--dirty-ratio", "75"],
+            OURS => &["--dirty-ratio", "75", "--transport", "dev"],
             OURS_URING => &["--dirty-ratio", "75", "--transport", "uring"],
             // The caching that its manual recommends for ordinary programs.
             MERGERFS => &["-o", "cache.files=auto-full,category.create=ff,minfreespace=0,fsname=lab"],
