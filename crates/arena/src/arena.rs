@@ -181,7 +181,7 @@ impl Arena {
     }
 
     /// The number of frames that this arena will never have, since the system refused memory that was there when the
-    /// arena was created ([`Filler::run`]).
+    /// arena was created ([`Filler::run`](crate::Filler::run)).
     #[must_use]
     pub fn missing_frames(&self) -> u32 {
         self.filling.missing()

@@ -142,6 +142,8 @@ impl Plan {
 pub(crate) struct Filling {
     /// True once nothing is left, or the system has refused a part (G3).
     is_over: AtomicBool,
+    /// The filler is to end.
+    is_stopped: AtomicBool,
     /// Frames and inode slots that will become free.
     frames: AtomicU32,
     reserve: AtomicU32,
@@ -167,6 +169,7 @@ impl Filling {
         let (all, now) = (Free::all(&plan.layout), plan.free());
         Self {
             is_over: AtomicBool::new(plan.rest.is_empty()),
+            is_stopped: AtomicBool::new(false),
             frames: AtomicU32::new(all.frames - now.frames),
             reserve: AtomicU32::new(all.reserve - now.reserve),
             inodes: AtomicU32::new(all.inodes - now.inodes),
@@ -207,6 +210,12 @@ impl Filling {
 }
 
 impl Arena {
+    /// Ends the filler after the part that it allocates now, before the arena is given up: it would delay that. From then
+    /// on parts are allocated when they are needed.
+    pub fn stop_filling(&self) {
+        self.filling().is_stopped.store(true, Ordering::Relaxed);
+    }
+
     /// Allocates the next part of the memory and frees what it holds. False if none is left.
     ///
     /// # Blocking
@@ -255,7 +264,7 @@ impl Filler {
         Self { arena: Arc::downgrade(arena) }
     }
 
-    /// Allocates everything that is left. Ends early if the arena is dropped.
+    /// Allocates everything that is left. Ends early if the arena is dropped, or after [`Arena::stop_filling`].
     ///
     /// # Errors
     /// [`ArenaError::NoSpace`] and [`ArenaError::Os`]: the system refused memory that was there when the arena was
@@ -264,7 +273,8 @@ impl Filler {
     /// # Blocking
     /// Up to a second per GiB.
     pub fn run(self) -> Result<(), ArenaError> {
-        while let Some(arena) = self.arena.upgrade() {
+        while let Some(arena) = self.arena.upgrade().filter(|arena| !arena.filling().is_stopped.load(Ordering::Relaxed))
+        {
             if !arena.fill_part() {
                 return arena.take_refusal().map_or(Ok(()), Err);
             }

@@ -170,6 +170,16 @@ fn without_a_filler_memory_is_allocated_on_demand() {
     assert_eq!((arena.alloc_inode(&InodeRecord::new(volume)), arena.free_inodes()), (None, 0));
 }
 
+#[test]
+fn a_filler_can_be_stopped() {
+    let (arena, filler) = Arena::create_unfilled(&ArenaConfig::memfd(100 << 20)).expect("100 MiB");
+    arena.stop_filling();
+    filler.run().expect("it does nothing");
+    let blocks = rustix::fs::fstat(&*arena).expect("an open file").st_blocks.cast_unsigned();
+    assert!(blocks * 512 < 20 << 20, "{blocks}");
+    assert!(arena.alloc_many(Pool::Reserve, usize::MAX, &mut Vec::new()) as u64 == u64::from(arena.frames()));
+}
+
 /// Data that was stored before all memory was allocated survives the process.
 #[test]
 fn an_arena_that_was_not_filled_can_be_opened() {

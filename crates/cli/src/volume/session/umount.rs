@@ -101,6 +101,10 @@ impl Session {
             state.has_discarded |= request.discard;
         }
         let _unmounting = OnDrop(|| self.state().unmounting -= 1);
+        // A daemon's other volumes go on.
+        if let Some(engine) = self.state().engine.clone().filter(|_| self.entry.volume.is_none()) {
+            engine.arena().stop_filling();
+        }
         let least = if self.figures().0 == 0 { STEPS_WITHIN } else { Duration::ZERO };
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).max(least));
         let unmount = || self.tally.unmounts.time(|| front_end.umount(UmountRequest { deadline: left, ..request }));
