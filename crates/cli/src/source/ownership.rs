@@ -67,11 +67,15 @@ pub(crate) fn acquire(
     // order.
     let mut left_at: Option<Instant> = None;
     loop {
-        let obstacle = {
+        let (obstacle, has_died) = {
             let guard = registry.lock().map_err(failed)?;
             let mut mounts = registry.entries_of_others()?;
             match obstacle(registry, &mut mounts, entry, source_fd.as_ref(), say).map_err(failed)? {
-                Some(obstacle) => obstacle,
+                Some(obstacle) => {
+                    let is_of_dead =
+                        |found: &Found| !found.is_alive && found.entry.source.conflicts_with(&entry.source);
+                    (obstacle, mounts.iter().any(is_of_dead))
+                }
                 None => {
                     let dead = || mounts.iter().filter(|found| !found.is_alive);
                     dead_mounts::check_left_elsewhere(dead(), entry)?;
@@ -88,6 +92,9 @@ pub(crate) fn acquire(
                 }
             }
         };
+        if has_died {
+            left_at.get_or_insert_with(Instant::now);
+        }
         if matches!(obstacle, Obstacle::Locked(_)) && left_at.is_some_and(|at| at.elapsed() < LEAVING) {
             thread::sleep(LOOK);
             continue;
