@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! E1. From the submission of an entry's command to its completion the kernel owns the entry's memory. Otherwise its one
-//!     [`OwnedEntry`] does, from [`Commands::exchange`] to [`Commands::commit`]. One that is dropped is never used again.
+//!     [`OwnedEntry`] does, from [`Commands::wait`] to [`Commands::commit`]. One that is dropped is never used again.
 //! E2. The memory of entries lives until the ring is closed and each [`OwnedEntry`] is dropped.
 
 #![allow(unsafe_code, reason = "commands point to memory, and the kernel writes there")]
@@ -196,9 +196,9 @@ impl Commands {
         unsafe { self.push(&read.into()) }
     }
 
-    /// Submits all commands and takes what is completed; with `waits`, when something is.
-    pub(super) fn exchange(&mut self, waits: bool, completed: &mut Vec<Completion>) -> Result<(), Errno> {
-        match self.ring.submit_and_wait(waits.into()).map_err(|error| errno_of(&error)) {
+    /// Submits all commands, and waits until something is completed.
+    pub(super) fn wait(&mut self, completed: &mut Vec<Completion>) -> Result<(), Errno> {
+        match self.ring.submit_and_wait(1).map_err(|error| errno_of(&error)) {
             Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
             Err(errno) => return Err(errno),
         }

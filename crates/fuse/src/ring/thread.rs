@@ -17,9 +17,6 @@ use crate::session::{Ended, Shared};
 
 /// Limit of a queue's entries. Beyond it requests wait.
 const ENTRIES_MAX: usize = 16 << 10;
-/// Entries that are registered in one go at the start, before requests are served in between. The mount waits for the
-/// first of them only.
-const FIRST_ENTRIES: usize = 64;
 
 /// A queue before its session is known.
 pub(super) struct Prepared {
@@ -102,15 +99,12 @@ struct Thread {
 impl Thread {
     fn run(mut self) -> Result<(), Errno> {
         self.commands.expect_wake(self.queue.wake_fd())?;
+        self.commands.add(self.sizes.entries, self.sizes.payload_bytes)?;
         let (mut answers, mut completed) = (Vec::new(), Vec::new());
         loop {
-            let missing = self.sizes.entries.saturating_sub(self.commands.entries());
-            if missing > 0 {
-                self.commands.add(missing.min(FIRST_ENTRIES), self.sizes.payload_bytes)?;
-            }
             self.queue.take_answers(&mut answers);
             answers.drain(..).try_for_each(|answer| self.send(answer))?;
-            self.commands.exchange(missing <= FIRST_ENTRIES, &mut completed)?;
+            self.commands.wait(&mut completed)?;
             for completion in completed.drain(..) {
                 if self.session.has_ended() {
                     return Ok(());
@@ -128,9 +122,7 @@ impl Thread {
                     Completion::Failed(errno) => self.lose_entry(errno)?,
                 }
             }
-            if missing <= FIRST_ENTRIES {
-                self.add_entries();
-            }
+            self.add_entries();
         }
     }
 
