@@ -14,10 +14,9 @@
 //!     not yet marked or listed. So the failure is counted first; then the pages of the commit and of the listed inodes
 //!     become dirty again. The end of a unit lists its inode first and then checks whether a commit has failed since
 //!     the unit was submitted. One side or the other finds the page.
-//! C5. `has_changes` is set after the answer to a call that changes names or attributes, and before its caller knows.
-//!     A volume commit clears it before its call is submitted, and sets it again if it fails. So while it is clear, and
-//!     no commit is running, all changes whose callers know of them are durable. Both sides exchange the value: of two
-//!     exchanges, the commit's is the later one and its call comes after the change, or it stays set.
+//! C5. `is_covered` is cleared after the answer to a call that changes names or attributes, and before its caller knows.
+//!     A volume commit sets it before its call is submitted, and clears it if it fails. So while it is set, and no commit
+//!     is running, all changes whose callers know of them are durable.
 //!
 //! # Lock order
 //! The list is a leaf; the inode lock is never taken under it.
@@ -28,7 +27,7 @@
 
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::{Call, Done, SyncScope};
 use crate::cgroup::{Memcg, Uncharges};
@@ -64,6 +63,8 @@ struct State {
     failed: Option<(u64, ErrorKind)>,
     /// Volume commits that failed (C4).
     failures: u64,
+    /// C5. Not at first: changes of an earlier process may not be durable either.
+    is_covered: bool,
 }
 
 impl State {
@@ -73,47 +74,44 @@ impl State {
 }
 
 /// The inodes of a volume that have unstable pages, and whether anything else may not be durable.
-pub(crate) struct Commits {
-    state: Mutex<State>,
-    /// C5. True at first: what an earlier process has changed may not be durable either.
-    has_changes: AtomicBool,
-}
+pub(crate) struct Commits(Mutex<State>);
 
 impl Commits {
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::new(LEAVES, State::default()), has_changes: AtomicBool::new(true) }
+        Self(Mutex::new(LEAVES, State::default()))
     }
 
     /// A call that changes names or attributes was answered (C5).
     pub(crate) fn note_change(&self) {
-        let _ = self.has_changes.swap(true, Ordering::AcqRel);
+        self.0.lock().is_covered = false;
     }
 
     /// Whether everything that was answered is durable, so that a commit would confirm nothing new.
     pub(crate) fn is_settled(&self) -> bool {
-        let state = self.state.lock();
-        !state.is_running() && state.inodes.is_empty() && !self.has_changes.load(Ordering::Acquire)
+        let state = self.0.lock();
+        !state.is_running() && state.inodes.is_empty() && state.is_covered
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        self.state.lock().is_running()
+        self.0.lock().is_running()
     }
 
     /// Counts a failed volume commit and returns the inodes on the list.
     fn note_failed(&self) -> Vec<Arc<Inode>> {
-        let mut state = self.state.lock();
+        let mut state = self.0.lock();
         state.failures += 1;
+        state.is_covered = false;
         state.inodes.clone()
     }
 
     /// Empties the list when the engine is dropped.
     pub(crate) fn take(&self) -> Vec<Arc<Inode>> {
-        std::mem::take(&mut self.state.lock().inodes)
+        std::mem::take(&mut self.0.lock().inodes)
     }
 
     /// The outcome of volume commit `number`, once it has ended. The failure of a later commit counts as well.
     pub(crate) fn result_of(&self, number: u64) -> Option<Result<(), ErrorKind>> {
-        let state = self.state.lock();
+        let state = self.0.lock();
         let failed = state.failed.filter(|(at, _)| *at >= number);
         (state.ended >= number).then_some(failed.map_or(Ok(()), |(_, kind)| Err(kind)))
     }
@@ -122,14 +120,14 @@ impl Commits {
 impl SuperBlock {
     /// Starts a commit soon, if anything is unstable.
     pub(crate) fn want_commit(&self) {
-        self.commits().state.lock().wanted = true;
+        self.commits().0.lock().wanted = true;
         self.root_wb().wake();
     }
 }
 
 /// Commits of `inode`, alone or with the volume, that have failed so far (C4).
 pub(crate) fn failures_of(inode: &Inode) -> u64 {
-    let of_volume = inode.super_block().commits().state.lock().failures;
+    let of_volume = inode.super_block().commits().0.lock().failures;
     of_volume + inode.commit_failures.load(Ordering::Acquire)
 }
 
@@ -152,7 +150,7 @@ fn note_unstable(inode: &Arc<Inode>) {
     let listed = if first {
         let now = sb.engine().clock.now();
         let (oldest, listed) = {
-            let mut commits = sb.commits().state.lock();
+            let mut commits = sb.commits().0.lock();
             if sb.alive().is_err() {
                 return; // the list has been emptied for good
             }
@@ -167,7 +165,7 @@ fn note_unstable(inode: &Arc<Inode>) {
         }
         listed
     } else {
-        sb.commits().state.lock().inodes.len()
+        sb.commits().0.lock().inodes.len()
     };
     let wb = inode.wb();
     if is_short(sb, listed) || wb.memcg.wants_commit(wb.stat.unstable.read()) || wb.foreign_flush_has_ended() {
@@ -194,7 +192,7 @@ pub(crate) fn start_if_due(sb: &Arc<SuperBlock>, now: Tick) -> Option<Tick> {
     let tunables = &sb.engine().tunables;
     let bdi = sb.bdi();
     let (since, running, wanted, listed) = {
-        let commits = sb.commits().state.lock();
+        let commits = sb.commits().0.lock();
         (commits.since, commits.is_running(), commits.wanted, commits.inodes.len())
     };
     let Some(since) = since else {
@@ -217,13 +215,12 @@ pub(crate) fn start_if_due(sb: &Arc<SuperBlock>, now: Tick) -> Option<Tick> {
 /// Never blocks, but the answer may arrive before it returns. So the caller must not hold any lock that [`end`] takes.
 pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
     let (listed, number) = {
-        let mut commits = sb.commits().state.lock();
+        let mut commits = sb.commits().0.lock();
         if commits.is_running() {
             return None;
         }
         commits.begun += 1;
-        let _ = sb.commits().has_changes.swap(false, Ordering::AcqRel); // C5
-        (commits.since, commits.wanted) = (None, false);
+        (commits.since, commits.wanted, commits.is_covered) = (None, false, true);
         (std::mem::take(&mut commits.inodes), commits.begun)
     };
     let mut inodes = Vec::with_capacity(listed.len());
@@ -245,9 +242,6 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
     let done = Done::new(move |answer: Result<(), BackendError>| {
         let result = answer.map_err(|error| error.kind());
         owner.bdi().note_attempt(Attempt::Commit, result.is_ok());
-        if result.is_err() {
-            owner.commits().note_change(); // C5
-        }
         let missed = result.err().map(|kind| (kind, owner.commits().note_failed()));
         for inode in inodes {
             end(&inode, result);
@@ -258,7 +252,7 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
             }
         }
         let wants_more = {
-            let mut commits = owner.commits().state.lock();
+            let mut commits = owner.commits().0.lock();
             commits.ended = number;
             commits.failed = result.err().map(|kind| (number, kind)).or(commits.failed);
             commits.since.is_some() || commits.wanted

@@ -229,7 +229,7 @@ pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
     first_error.map_or(Ok(()), Err)
 }
 
-/// Starts a commit, unless everything is durable already, and waits for it and for the inodes that are committing on their own.
+/// Starts a commit, unless everything is durable already. Waits for it, and for the inodes that are committing on their own.
 fn commit_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Result<(), BackendError> {
     let engine = sb.engine();
     let _gate = engine.tunables.gate.then(|| sb.bdi().gate.sync(engine.clock.now()));

@@ -11,7 +11,7 @@ use slackwater::{Engine, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::SystemClock;
 
-use crate::control::protocol::{Transport, VolumeOptions};
+use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
 use crate::volume::front_end::{self, FrontEnd, MissingFeature, UmountRequest};
 
@@ -37,13 +37,7 @@ pub(crate) fn run() -> Result<Trial, Failure> {
     let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).map_err(|error| cannot(&error))?;
     let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount("trial", Arc::new(MemBackend::new())).map_err(|error| cannot(&error))?;
-    let options = VolumeOptions {
-        nosuid: true,
-        nodev: true,
-        noexec: true,
-        transport: Transport::Auto,
-        ..VolumeOptions::default()
-    };
+    let options = VolumeOptions { nosuid: true, nodev: true, noexec: true, ..VolumeOptions::default() };
     let front_end = FrontEnd::open(&front_end::pool()?, &volume, &place.0, &place.0, options, None)?;
     let trial = Trial { missing: front_end.missing().to_vec(), no_uring: front_end.rings().err() };
     front_end.umount(UmountRequest { deadline: Some(DEADLINE), stall: None, force: true, discard: false })?;
