@@ -10,7 +10,7 @@
 //! | random | `--cfg slackwater_shuttle` | random schedules with strong memory, for protocols built on this crate |
 //!
 //! Reading order: [`shim`] (the replaceable parts), [`lock`] (ranked locks, and the word that guards a page frame),
-//! [`rcu`]. Then one file each: [`InFlight`], [`Kick`], [`Completion`], [`Demand`], [`PercpuCounter`], [`ThreadMark`],
+//! [`rcu`]. Then one file each: [`InFlight`], [`Kick`], [`Lease`], [`Completion`], [`Demand`], [`PercpuCounter`], [`ThreadMark`],
 //! [`PercpuRef`], [`Registry`], [`SeqLock`] with [`SeqRefs`] (for trees, on top of RCU), [`zeroed_slice`] and [`gate`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
@@ -21,6 +21,7 @@ mod demand;
 pub mod gate;
 mod in_flight;
 mod kick;
+mod lease;
 pub mod lock;
 mod percpu_ref;
 pub mod rcu;
@@ -36,6 +37,7 @@ pub use counter::{PercpuCounter, shard_hint};
 pub use demand::Demand;
 pub use in_flight::InFlight;
 pub use kick::Kick;
+pub use lease::{Call, Joined, Lease};
 pub use lock::{
     Condvar, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, RwWord, lock_two, might_sleep,
 };

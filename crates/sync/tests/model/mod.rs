@@ -9,6 +9,7 @@ pub(crate) mod counter;
 pub(crate) mod demand;
 pub(crate) mod in_flight;
 pub(crate) mod kick;
+pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod percpu_ref;
 pub(crate) mod rcu;
@@ -76,6 +77,7 @@ pub(crate) const ALL: &[&[Scenario]] = &[
     demand::ALL,
     in_flight::ALL,
     kick::ALL,
+    lease::ALL,
     lock::ALL,
     percpu_ref::ALL,
     rcu::ALL,
