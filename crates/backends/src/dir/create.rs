@@ -10,27 +10,19 @@
 
 use std::ffi::OsStr;
 
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, StatxFlags, fchmod, getxattr_query, mkdirat, mknodat, openat, statx, symlinkat,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fchmod, mkdirat, mknodat, openat, statx, symlinkat};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 use slackwater::backend::{Attr, Creator, Found, NewNode, Node, NodeKind};
 use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
 use super::descriptors::NodeFd;
 use super::errno::failed;
+use super::node::DirNode;
 use super::volume::{Answer, Volume};
 
 const SETGID: u32 = 0o2000;
-
-/// Whether the file system is known to have no ACLs.
-#[derive(Default)]
-pub(super) struct Acls {
-    are_missing: AtomicBool,
-}
 
 /// The requested properties of a new node.
 struct Wanted {
@@ -84,8 +76,9 @@ impl Volume {
         mode: u32,
         creator: Option<Creator>,
     ) -> Answer<Found> {
+        let dir_node = self.node(dir)?;
         let dir = self.dir_and_name(dir, name)?;
-        let wanted = self.wanted(dir, mode, creator, !matches!(what, NewNode::Symlink(_)))?;
+        let wanted = self.wanted(dir_node, mode, creator, !matches!(what, NewNode::Symlink(_)))?;
         let mode = wanted.first_mode();
         let made = match what {
             NewNode::File => {
@@ -125,7 +118,7 @@ impl Volume {
         if dir_node.kind != NodeKind::Directory {
             return Err(ErrorKind::NotDirectory.into());
         }
-        let wanted = self.wanted(&dir_node.path, mode, creator, true)?;
+        let wanted = self.wanted(dir_node, mode, creator, true)?;
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let writer = match openat(&dir_node.path, c".", flags, wanted.first_mode()) {
             // The answer of a file system without O_TMPFILE that takes the flag for O_DIRECTORY.
@@ -135,28 +128,12 @@ impl Volume {
         self.hand_over(&dir_node.path, Made::Open(writer), &wanted)
     }
 
-    fn wanted(&self, dir: &NodeFd, mode: u32, creator: Option<Creator>, takes_mode: bool) -> Answer<Wanted> {
+    fn wanted(&self, dir: &DirNode, mode: u32, creator: Option<Creator>, takes_mode: bool) -> Answer<Wanted> {
         if creator.is_some_and(|creator| creator.uid == u32::MAX || creator.gid == u32::MAX) {
             return Err(BackendError::new(ErrorKind::Invalid, "an owner of -1"));
         }
         let by_acl = creator.is_some() && takes_mode && self.has_default_acl(dir)?;
         Ok(Wanted { mode, creator, by_acl })
-    }
-
-    /// Whether the permissions of new nodes in `dir` follow from its ACL.
-    fn has_default_acl(&self, dir: &NodeFd) -> Answer<bool> {
-        if self.acls.are_missing.load(Ordering::Relaxed) {
-            return Ok(false);
-        }
-        match getxattr_query(self.fds.path_of(dir), c"system.posix_acl_default") {
-            Ok(_) => Ok(true),
-            Err(Errno::NODATA) => Ok(false),
-            Err(Errno::OPNOTSUPP) => {
-                self.acls.are_missing.store(true, Ordering::Relaxed);
-                Ok(false)
-            }
-            Err(errno) => Err(failed("getxattr posix_acl_default")(errno)),
-        }
     }
 
     /// Sets the owner and mode of a new node: owner first, since its change clears setuid and setgid.

@@ -36,6 +36,7 @@
 //! Linux 5.8 (`AT_EMPTY_PATH` for times) with `/proc` mounted. Without `openat2`, lookups use `openat` on checked
 //! single names, and mount points are recognised by their device number.
 
+mod acls;
 mod attributes;
 mod closer;
 mod create;

@@ -10,6 +10,7 @@ use slackwater::backend::NodeKind;
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::{Arc, OnceLock, Weak};
 
+use super::acls::NoDefaultAcl;
 use super::descriptors::NodeFd;
 use crate::BACKEND;
 
@@ -26,6 +27,8 @@ pub(super) struct DirNode {
     /// forbids opening it again: then the descriptor with which it was created is used.
     direct_reader: OnceLock<Option<NodeFd>>,
     direct_writer: OnceLock<Option<NodeFd>>,
+    /// For a directory.
+    pub(super) no_default_acl: NoDefaultAcl,
 }
 
 impl DirNode {
@@ -37,6 +40,7 @@ impl DirNode {
             writer: OnceLock::new(),
             direct_reader: OnceLock::new(),
             direct_writer: OnceLock::new(),
+            no_default_acl: NoDefaultAcl::default(),
         }
     }
 

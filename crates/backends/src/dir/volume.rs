@@ -12,9 +12,9 @@ use slackwater::{BackendError, ErrorKind, NodeId};
 use slackwater_sync::shim::{Arc, thread};
 use thiserror::Error;
 
+use super::acls::Acls;
 use super::attributes::{attr_of, device_of};
 use super::closer::{Closer, OpenNode};
-use super::create::Acls;
 use super::descriptors::{self, NodeFd};
 use super::errno::failed;
 use super::file_system::FileSystem;

@@ -31,6 +31,7 @@ impl Volume {
         };
         let path = self.fds.path_of(&self.node(node)?.path);
         setxattr(path, name, value, flags).map_err(failed("setxattr"))?;
+        self.attribute_changed(name);
         self.getattr(node)
     }
 
@@ -45,6 +46,7 @@ impl Volume {
     pub(super) fn removexattr(&self, node: &Node, name: &OsStr) -> Answer<Attr> {
         let path = self.fds.path_of(&self.node(node)?.path);
         removexattr(path, name).map_err(failed("removexattr"))?;
+        self.attribute_changed(name);
         self.getattr(node)
     }
 }

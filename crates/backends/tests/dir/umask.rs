@@ -99,3 +99,31 @@ fn a_default_acl_gives_the_permissions_of_new_nodes() {
         assert_eq!(made.expect("it can be made").attr.mode, 0o100_640, "the umask counts again");
     });
 }
+
+#[test]
+fn a_default_acl_counts_from_the_moment_it_is_set() {
+    const DEFAULT: &str = "system.posix_acl_default";
+    let dir = TempDir::new();
+    let (_, volume) = open(dir.path());
+    let ruled = volume.directory(&volume.root(), "ruled");
+    let acl = acl(7, (77, 7), 5, 7, 4);
+    let creator = Creator { umask: 0o027, ..myself() };
+    let mode_of_new = |name: String| {
+        let made = volume.make_as(&ruled, name, NewNode::File, 0o666, creator).expect("it can be made");
+        made.attr.mode & 0o777
+    };
+    let again = volume.lookup(&volume.root(), "ruled").expect("it was made").node;
+    for round in 0..50 {
+        assert_eq!(mode_of_new(format!("without {round}")), 0o640);
+        match volume.setxattr(&again, DEFAULT, &acl, XattrMode::Set) {
+            Err(ErrorKind::Unsupported) => return println!("skipped: no ACLs on the file system of the build"),
+            set => set.expect("the owner may set it"),
+        };
+        assert_eq!(mode_of_new(format!("with {round}")), 0o664, "through another node of the directory");
+        volume.removexattr(&again, DEFAULT).expect("it was set");
+    }
+    assert_eq!(mode_of_new("without".to_owned()), 0o640);
+    rustix::fs::setxattr(dir.path().join("ruled"), DEFAULT, &acl, rustix::fs::XattrFlags::empty()).expect("a path");
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert_eq!(mode_of_new("by another process".to_owned()), 0o664, "a second later");
+}
