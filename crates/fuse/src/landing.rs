@@ -66,6 +66,13 @@ impl LandingPad {
         fits && len >= HEADER + LARGE && is_write(&self.memory[self.payload - HEADER..self.payload])
     }
 
+    /// The thread that made the last message, of `len` bytes; 0 for one of the kernel's own, or a malformed message.
+    #[inline]
+    pub(crate) fn client(&self, len: usize) -> u32 {
+        let start = self.payload - HEADER;
+        InHeader::take(&mut &self.memory[start..start + len.min(HEADER)]).map_or(0, |header| header.pid)
+    }
+
     /// Reads the next message with `receive`, its payload into `frames`.
     pub(crate) fn receive_to(
         &mut self,

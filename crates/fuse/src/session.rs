@@ -28,7 +28,7 @@ use crate::landing::{LandedMessage, LandingPad};
 use crate::negotiate::{InitOptions, NegotiateError, Negotiated, negotiate};
 use crate::notifier::Notifier;
 use crate::parse::{Operation, ParseError, Request, parse, parse_write};
-use crate::pool::{Context, Pool, PoolError, Registration, is_handling};
+use crate::pool::{Context, Pool, PoolError, Registration, Solo, is_handling};
 use crate::reply::Reply;
 use crate::ring::{RingError, RingSlot, Rings};
 use crate::transport::Transport;
@@ -153,6 +153,7 @@ impl Session {
             is_finished: AtomicBool::new(false),
             blocked: AtomicUsize::new(0),
             registration: pool.new_registration(),
+            solo: Solo::new(),
             how: Mutex::new(TRANSPORT, None),
             ended: Completion::new(),
             hooks: Mutex::new(TRANSPORT, Some(Vec::new())),
@@ -180,6 +181,12 @@ impl Session {
     /// Why requests come over the device.
     pub fn rings(&self) -> Result<usize, RingError> {
         self.shared.rings.as_ref().map_err(|error| *error)?.queues()
+    }
+
+    /// Whether one thread serves the session alone at this moment, since only one client uses it.
+    #[must_use]
+    pub fn is_served_alone(&self) -> bool {
+        self.shared.solo.lease.is_held()
     }
 
     /// Sends notifications to the kernel.
@@ -323,6 +330,8 @@ pub(crate) struct Shared {
     /// Threads blocked by handlers of this session.
     pub(crate) blocked: AtomicUsize,
     registration: Registration,
+    /// Used by the threads of the pool.
+    pub(crate) solo: Solo,
     how: Mutex<Option<Ended>>,
     ended: Completion,
     /// The hooks of S2; `None` after they are called.
@@ -355,6 +364,11 @@ impl Shared {
         }
     }
 
+    /// Whether its requests come over the device rather than over io_uring.
+    pub(crate) fn is_read_by_pool(&self) -> bool {
+        self.rings.is_err()
+    }
+
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.state.load(Ordering::Acquire) & ENDED != 0
@@ -365,6 +379,7 @@ impl Shared {
         if self.state.fetch_or(ENDED, Ordering::AcqRel) & ENDED == 0 {
             *self.how.lock() = Some(how);
             self.registration.unregister(self.connection.transport.fd());
+            self.solo.wake(); // after ENDED is set, which the woken thread finds
             if let Ok(rings) = &self.rings {
                 rings.end();
             }

@@ -8,7 +8,7 @@ use rustix::io::{Errno, readv, writev};
 
 /// One connection. Each message is sent or received whole, in one call.
 pub trait Transport: Send + Sync + 'static {
-    /// Reads one request, without waiting.
+    /// Reads one request, without waiting unless [`set_waiting`](Self::set_waiting) says so.
     ///
     /// # Errors
     /// `AGAIN`: nothing to read. `INTR` and `NOENT`: try again. `NODEV`: the file system is unmounted and no reference
@@ -20,6 +20,15 @@ pub trait Transport: Send + Sync + 'static {
     /// # Errors
     /// `NOENT`: no caller waits for it. Otherwise as returned by the kernel.
     fn send(&self, message: &[IoSlice<'_>]) -> Result<(), Errno>;
+
+    /// Whether [`receive`](Self::receive) waits for a request. At first it does not. A signal ends the wait with
+    /// `INTR`.
+    ///
+    /// # Errors
+    /// It cannot wait; so by default.
+    fn set_waiting(&self, waits: bool) -> Result<(), Errno> {
+        if waits { Err(Errno::NOSYS) } else { Ok(()) }
+    }
 
     /// The descriptor that becomes readable when there is a request.
     fn fd(&self) -> BorrowedFd<'_>;
@@ -53,6 +62,12 @@ impl Transport for DevFuse {
     #[inline]
     fn send(&self, message: &[IoSlice<'_>]) -> Result<(), Errno> {
         writev(&self.0, message).map(drop)
+    }
+
+    fn set_waiting(&self, waits: bool) -> Result<(), Errno> {
+        // No other flag of the device can be set.
+        let flags = if waits { OFlags::empty() } else { OFlags::NONBLOCK };
+        fcntl_setfl(&self.0, flags)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use slackwater_sync::Call;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
@@ -11,28 +12,43 @@ use crate::session::Shared;
 
 /// The thread and the session of a call to a [`FileSystem`](crate::FileSystem).
 pub struct Context<'a> {
-    session: &'a Shared,
     thread: Thread<'a>,
     /// Guards held by this call.
     depth: Cell<usize>,
-    has_blocked: Cell<bool>,
+    role: Cell<Role>,
+    is_brief: Cell<bool>,
+}
+
+/// The part of a thread of the pool in serving a session.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Role {
+    /// It has joined those that read the session, and has the session's edge (T2 of the pool).
+    Reader,
+    /// It has the session's lease (T5 of the pool), and has served this many requests with it.
+    Solo(u32),
+    /// It has given the edge back, has left those that read the session, and must not read on.
+    Former,
 }
 
 #[derive(Copy, Clone)]
 enum Thread<'a> {
-    /// One of the pool, with the token of the session whose edge it has.
-    Pool { core: &'a Arc<Core>, token: u64 },
+    /// One of the pool, and the session that it reads, with its token.
+    Pool { core: &'a Arc<Core>, session: &'a Arc<Shared>, token: u64 },
     /// One of a ring.
     Ring(&'a Arc<Workers>),
 }
 
 impl<'a> Context<'a> {
-    pub(super) const fn in_pool(core: &'a Arc<Core>, session: &'a Shared, token: u64) -> Self {
-        Self { session, thread: Thread::Pool { core, token }, depth: Cell::new(0), has_blocked: Cell::new(false) }
+    pub(super) fn in_pool(core: &'a Arc<Core>, session: &'a Arc<Shared>, token: u64, role: Role) -> Self {
+        Self::new(Thread::Pool { core, session, token }, role)
     }
 
-    pub(crate) const fn in_ring(session: &'a Shared, workers: &'a Arc<Workers>) -> Self {
-        Self { session, thread: Thread::Ring(workers), depth: Cell::new(0), has_blocked: Cell::new(false) }
+    pub(crate) fn in_ring(workers: &'a Arc<Workers>) -> Self {
+        Self::new(Thread::Ring(workers), Role::Former)
+    }
+
+    fn new(thread: Thread<'a>, role: Role) -> Self {
+        Self { thread, depth: Cell::new(0), role: Cell::new(role), is_brief: Cell::new(false) }
     }
 
     /// Where calls go that may block, if this thread never may.
@@ -43,32 +59,52 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whether the session's edge was given back (T2 of the pool).
-    pub(super) fn has_blocked(&self) -> bool {
-        self.has_blocked.get()
+    /// The part of this thread after the handler.
+    pub(super) fn role(&self) -> Role {
+        self.role.get()
     }
 
-    /// Must be called before a handler waits for anything: makes sure that another thread reads meanwhile. The handler
-    /// may block until it drops the guard.
+    /// Announces that this call usually blocks for microseconds only, such as a few system calls on a local directory.
+    /// While one client uses the session, this thread then remains the only one that reads it.
+    pub fn expect_brief(&self) {
+        self.is_brief.set(true);
+    }
+
+    /// Must be called before a handler waits for anything: makes sure that another thread reads meanwhile, or soon if
+    /// the call was [announced as brief](Self::expect_brief) and is not. The handler may block until it drops the
+    /// guard.
     ///
     /// `None` if this session has blocked as many threads as it may (T3 of the pool), if no thread can replace this one,
     /// or if this is the thread of a ring. Then the handler queues the request and returns.
     #[must_use]
     pub fn try_block(&self) -> Option<Blocking<'_>> {
-        let Thread::Pool { core, token } = self.thread else { return None };
+        let Thread::Pool { core, session, token } = self.thread else { return None };
+        let mut call = None;
         if self.depth.get() == 0 {
             let more = |blocked: usize| core.may_block(blocked).then_some(blocked + 1);
-            let others = self.session.blocked.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
-            if !core.begin_block(others < BLOCKED_RESERVE) {
-                self.session.blocked.fetch_sub(1, Ordering::AcqRel);
-                return None;
+            let others = session.blocked.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
+            match self.role.get() {
+                Role::Solo(_) if self.is_brief.get() => call = Some(session.solo.lease.begin_call()),
+                role @ (Role::Reader | Role::Solo(_) | Role::Former) => {
+                    if let Role::Solo(served) = role {
+                        core.end_solo(token, session, served);
+                        self.role.set(Role::Former);
+                    }
+                    if !core.begin_block(others < BLOCKED_RESERVE) {
+                        session.blocked.fetch_sub(1, Ordering::AcqRel);
+                        return None;
+                    }
+                    if role == Role::Reader {
+                        session.solo.lease.leave();
+                        core.rearm(token, session.connection.transport.fd());
+                        self.role.set(Role::Former);
+                    }
+                }
             }
             core.blocked.fetch_add(1, Ordering::Relaxed);
-            self.has_blocked.set(true);
-            core.rearm(token, self.session.connection.transport.fd());
         }
         self.depth.set(self.depth.get() + 1);
-        Some(Blocking { cx: self, core })
+        Some(Blocking { cx: self, core, session, token, call })
     }
 }
 
@@ -94,16 +130,32 @@ impl std::fmt::Debug for Context<'_> {
 #[must_use = "the thread may block until this is dropped"]
 pub struct Blocking<'a> {
     cx: &'a Context<'a>,
-    core: &'a Core,
+    core: &'a Arc<Core>,
+    session: &'a Arc<Shared>,
+    token: u64,
+    /// The call that this thread makes with the session's lease.
+    call: Option<Call>,
 }
 
 impl Drop for Blocking<'_> {
     fn drop(&mut self) {
-        self.cx.depth.set(self.cx.depth.get() - 1);
-        if self.cx.depth.get() == 0 {
-            self.core.end_block();
-            self.core.blocked.fetch_sub(1, Ordering::Relaxed);
-            self.cx.session.blocked.fetch_sub(1, Ordering::AcqRel);
+        let cx = self.cx;
+        cx.depth.set(cx.depth.get() - 1);
+        if cx.depth.get() != 0 {
+            return;
+        }
+        self.core.blocked.fetch_sub(1, Ordering::Relaxed);
+        self.session.blocked.fetch_sub(1, Ordering::AcqRel);
+        if let Some(call) = self.call
+            && self.session.solo.lease.end_call(call)
+        {
+            return;
+        }
+        // Also if the lease was revoked: then the edge was given back with it.
+        self.core.end_block();
+        cx.role.set(Role::Former);
+        if cx.is_brief.get() {
+            cx.role.set(self.core.try_solo(self.token, self.session, Role::Former));
         }
     }
 }

@@ -4,38 +4,47 @@
 //! to sleep last. It reads until nothing is left. While it is busy, the next request wakes the next thread.
 //!
 //! # Invariants
-//! T1. *Active* threads wait for requests or handle one without blocking. There is at least one, and there are
-//!     `readers` of them unless the system cannot start threads. Before a thread blocks, it starts a replacement if too
-//!     few would be left. It is refused if none would be left.
+//! T1. *Active* threads wait for requests of any session, or handle one without blocking. There is at least one, and
+//!     there are `readers` of them unless the system cannot start threads, or some serve a session alone (T5). Before a
+//!     thread blocks, it starts a replacement if too few would be left. It is refused if none would be left.
 //! T2. The edge of a session belongs to a thread that reads until `AGAIN`. A thread that blocks, or has used its
 //!     budget, gives the edge back by modifying the entry, which makes epoll check again for requests. It then stops
 //!     reading and waits with the others.
 //! T3. A session may always block [`BLOCKED_RESERVE`] threads. It may block more only while enough are left, at most a
 //!     fraction of those not blocked. So however many sessions hang, the next session that blocks finds threads.
 //! T4. Tokens of the epoll set are never reused: the low half is the slot number, the high half counts the slot's uses.
+//! T5. While one client uses a session, one thread serves it alone, and no other thread is woken ([`solo`]). This thread
+//!     is not active, since it waits for this session only.
 //!
 //! # Lock order
 //! The table's lock is a leaf. A thread that serves a session from its own cache does not take it.
 
 mod context;
 mod reader;
+mod solo;
+mod sys;
 mod table;
+mod watcher;
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
+use slackwater_sync::Joined;
 use slackwater_sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
 use slackwater_sync::shim::{Arc, Weak, thread};
 
 use crate::landing::LandingPad;
 use crate::session::{Ended, Shared};
+use context::Role;
 use reader::Reader;
 use table::Table;
+use watcher::Watcher;
 
 pub use context::{Blocking, Context};
 pub(crate) use reader::is_handling;
+pub(crate) use solo::Solo;
 
 /// Number of threads, and their memory.
 #[derive(Copy, Clone, Debug)]
@@ -109,6 +118,7 @@ impl Pool {
             epoll,
             closing,
             table: Table::new(),
+            watcher: Watcher::new(),
             active: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
             blocked: AtomicUsize::new(0),
@@ -153,6 +163,7 @@ impl Drop for Pool {
         for session in self.core.table.all() {
             session.end_from_outside(Ended::Detached);
         }
+        self.core.watcher.close();
         // An eventfd accepts any value below its maximum.
         let _ = rustix::io::write(&self.core.closing, &1_u64.to_ne_bytes());
     }
@@ -173,6 +184,7 @@ struct Core {
     epoll: OwnedFd,
     closing: OwnedFd,
     table: Table,
+    watcher: Watcher,
     /// T1.
     active: AtomicUsize,
     threads: AtomicUsize,
@@ -248,8 +260,77 @@ impl Core {
 
     /// Gives the edge of a session back (T2).
     fn rearm(&self, token: u64, fd: BorrowedFd<'_>) {
-        // Fails if the session has just ended; then there is nothing to read.
+        // Fails if the session has just ended, or while it has a lease; then others read what there is.
         let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), EDGE);
+    }
+
+    /// Takes the lease of a session for the calling thread, if only one client uses it (T5). The thread is not active
+    /// then. Takes and returns the part of the thread in serving the session, `Reader` or `Former` if it has no lease.
+    fn try_solo(self: &Arc<Self>, token: u64, session: &Arc<Shared>, role: Role) -> Role {
+        let joined = if role == Role::Reader { Joined::Yes } else { Joined::No };
+        if !session.is_read_by_pool() || !session.solo.try_take(joined) {
+            return role;
+        }
+        if self.begin_solo(token, session) {
+            return Role::Solo(0);
+        }
+        let _ = session.connection.transport.set_waiting(false);
+        session.solo.give_back(0);
+        // Before the edge is given back: this thread reads on.
+        let role = if role == Role::Reader && session.solo.lease.join() { Role::Reader } else { Role::Former };
+        self.deliver_events(token, session);
+        role
+    }
+
+    /// Lets the calling thread, which has just taken the lease of a session, serve it alone.
+    fn begin_solo(self: &Arc<Self>, token: u64, session: &Arc<Shared>) -> bool {
+        let transport = &session.connection.transport;
+        if sys::accept_wake_up().is_err() || transport.set_waiting(true).is_err() {
+            session.solo.never_again();
+            return false;
+        }
+        // U4 of `solo`: if the session was marked as ended before this entry, this thread sees it; if after it, the
+        // other thread sees the lease.
+        let is_alive = session.enter();
+        session.leave();
+        if !is_alive || !self.retire() {
+            return false;
+        }
+        if !self.watcher.watch(self, token, session) {
+            self.end_block();
+            return false;
+        }
+        let _ = epoll::delete(&self.epoll, transport.fd());
+        true
+    }
+
+    /// Gives the lease of a session back after `served` requests, and its edge with it.
+    fn end_solo(&self, token: u64, session: &Shared, served: u32) {
+        let _ = session.connection.transport.set_waiting(false);
+        session.solo.give_back(served);
+        self.deliver_events(token, session);
+        self.end_block();
+    }
+
+    /// Puts a session into the epoll set again (U1 of `solo`).
+    fn deliver_events(&self, token: u64, session: &Shared) {
+        let fd = session.connection.transport.fd();
+        let added = epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), EDGE);
+        if added == Err(Errno::EXIST) {
+            self.rearm(token, fd);
+        }
+        if session.has_ended() {
+            let _ = epoll::delete(&self.epoll, fd); // S3 of `session`
+        }
+    }
+
+    /// Makes the calling thread inactive, if another one is or becomes active (T1).
+    fn retire(self: &Arc<Self>) -> bool {
+        if self.active.fetch_sub(1, Ordering::AcqRel) > 1 || self.start_thread(false).is_ok() {
+            return true;
+        }
+        self.active.fetch_add(1, Ordering::AcqRel);
+        false
     }
 }
 

@@ -11,7 +11,7 @@ use slackwater::LandingFrames;
 use slackwater_sync::shim::atomic::Ordering;
 use slackwater_sync::shim::{Arc, Weak, thread_local};
 
-use super::context::Context;
+use super::context::{Context, Role};
 use super::table::slot_of;
 use super::{CLOSING, Core};
 use crate::landing::LandingPad;
@@ -89,29 +89,52 @@ impl Reader {
 
     fn drain(&mut self, token: u64) {
         let Some(session) = self.session(token) else { return };
-        if session.enter() {
-            self.read(token, &session);
+        // Without a place, the holder of the lease reads, and gives the edge back with the lease.
+        if session.enter() && session.solo.lease.join() {
+            match self.read(token, &session) {
+                Role::Reader => session.solo.lease.leave(),
+                Role::Solo(served) => self.core.end_solo(token, &session, served),
+                Role::Former => {}
+            }
         }
         session.leave();
     }
 
-    /// Reads and handles requests until nothing is left or the budget is used up.
-    fn read(&mut self, token: u64, session: &Shared) {
+    /// Reads and handles requests until nothing is left or the budget is used up. Returns what the thread is for the
+    /// session then.
+    fn read(&mut self, token: u64, session: &Arc<Shared>) -> Role {
         let transport = &session.connection.transport;
         let mut frames = None;
         let mut is_closed = false;
-        for _ in 0..BUDGET {
+        let mut role = Role::Reader;
+        let mut turns = 0;
+        loop {
             let how = match self.receive(session, &mut frames) {
                 Ok(len) => {
-                    let has_edge = self.handle(token, session, frames.as_mut(), len);
-                    if session.has_ended() || !has_edge {
-                        return;
+                    role = self.note_client(token, session, role, len);
+                    role = self.handle(token, session, role, frames.as_mut(), len);
+                    turns += 1;
+                    if session.has_ended() || role == Role::Former {
+                        return role;
+                    }
+                    if role == Role::Reader && turns >= BUDGET {
+                        self.core.rearm(token, transport.fd());
+                        return role;
                     }
                     continue;
                 }
-                Err(Errno::AGAIN) => return,
-                // A signal, or the request was aborted while it was read.
-                Err(Errno::INTR | Errno::NOENT) => continue,
+                Err(Errno::AGAIN) => return role,
+                // A signal, perhaps of the watcher or of the end of the session, or the request was aborted while it was
+                // read.
+                Err(Errno::INTR | Errno::NOENT) => {
+                    if let Role::Solo(served) = role {
+                        role = self.leave_solo(token, session, served);
+                    }
+                    if session.has_ended() || role == Role::Former {
+                        return role;
+                    }
+                    continue;
+                }
                 Err(Errno::NODEV) => Ended::Unmounted,
                 Err(Errno::CONNABORTED) if !is_closed => {
                     wait_closed(transport.fd());
@@ -125,9 +148,25 @@ impl Reader {
                 }
             };
             session.end(how);
-            return;
+            return role;
         }
-        self.core.rearm(token, transport.fd());
+    }
+
+    /// Takes the lease of a session while one client uses it, and gives it back when another one comes. `len` is that of
+    /// the message that was just read.
+    fn note_client(&self, token: u64, session: &Arc<Shared>, role: Role, len: usize) -> Role {
+        let is_other = session.solo.note(self.pad.client(len));
+        match role {
+            Role::Solo(served) if is_other => self.leave_solo(token, session, served),
+            Role::Solo(served) => Role::Solo(served.saturating_add(1)),
+            Role::Reader => self.core.try_solo(token, session, Role::Reader),
+            Role::Former => role,
+        }
+    }
+
+    fn leave_solo(&self, token: u64, session: &Shared, served: u32) -> Role {
+        self.core.end_solo(token, session, served);
+        if session.solo.lease.join() { Role::Reader } else { Role::Former }
     }
 
     /// Reads a message: to the landing pad, or with its payload in frames if recent payloads were large.
@@ -144,20 +183,27 @@ impl Reader {
         }
     }
 
-    /// Handles a message of `len` bytes. Returns whether this thread still has the session's edge (T2).
-    fn handle(&mut self, token: u64, session: &Shared, frames: Option<&mut LandingFrames>, len: usize) -> bool {
-        let cx = Context::in_pool(&self.core, session, token);
+    /// Handles a message of `len` bytes. Returns what this thread is for the session afterwards.
+    fn handle(
+        &mut self,
+        token: u64,
+        session: &Arc<Shared>,
+        role: Role,
+        frames: Option<&mut LandingFrames>,
+        len: usize,
+    ) -> Role {
+        let cx = Context::in_pool(&self.core, session, token, role);
         HANDLING.set(true);
         match frames.and_then(|frames| self.pad.landed(frames, len)) {
             Some(message) => session.dispatch_landed(&cx, message),
             None => session.dispatch(&cx, self.pad.message(len)),
         }
-        let has_blocked = cx.has_blocked();
+        let role = cx.role();
         HANDLING.set(false);
         self.expects_large =
             if self.pad.is_large_write(len) { LARGE_WINDOW } else { self.expects_large.saturating_sub(1) };
         self.pad.advance(len);
-        !has_blocked
+        role
     }
 
     /// The session of a token, without a lock if this thread has served it before.

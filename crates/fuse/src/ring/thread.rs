@@ -172,7 +172,7 @@ impl Thread {
             return self.session.leave();
         }
         let header = entry.header();
-        let cx = Context::in_ring(&self.session, &self.workers);
+        let cx = Context::in_ring(&self.workers);
         let index = entry.index();
         if is_write(&header) {
             // Its handler reads the payload, perhaps after another thread has answered.

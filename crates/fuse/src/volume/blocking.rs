@@ -8,6 +8,7 @@
 //! # Lock order
 //! The backlog's lock is a leaf; a call is taken out of the queue to be run.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use slackwater_sync::lock::Mutex;
@@ -81,7 +82,7 @@ impl Volume {
         reply: Reply,
         call: impl FnOnce(&Arc<Self>) -> Result<Answer, Failure> + Send + 'static,
     ) {
-        self.run_blocking(cx, header, reply, move |volume, waiting| {
+        self.run_blocking(cx, header, reply, move |volume, waiting, unblock| {
             // A caller that was killed while the call waited for a thread needs no call.
             let is_wanted = match &change {
                 Some(_) => waiting.begin_change(volume.sb.now()),
@@ -90,7 +91,9 @@ impl Volume {
             if !is_wanted {
                 return;
             }
-            let is_heard = volume.finish(waiting, call(volume));
+            let answer = call(volume);
+            unblock();
+            let is_heard = volume.finish(waiting, answer);
             if let Some(change) = change.filter(|_| !is_heard) {
                 volume.invalidate(change);
             }
@@ -107,30 +110,31 @@ impl Volume {
         names.chain(nodes).for_each(|notification| notifier.queue(notification));
     }
 
-    /// Holds the reply and runs `work`, on this thread or on the next one that may wait for the backend.
+    /// Holds the reply and runs `work`, on this thread or on the next one that may wait for the backend. `work` calls its
+    /// last argument when it will not wait any more; then it sends the reply, which may bring the next request.
     fn run_blocking(
         self: &Arc<Self>,
         cx: &Context<'_>,
         header: &RequestHeader,
         reply: Reply,
-        work: impl FnOnce(&Arc<Self>, PendingCall) + Send + 'static,
+        work: impl FnOnce(&Arc<Self>, PendingCall, &dyn Fn()) + Send + 'static,
     ) {
         let guard = CountGuard::new(&self.backlog.calls);
         let waiting = self.hold_reply(header.pid, reply);
-        let work = move |volume: &Arc<Self>| {
-            work(volume, waiting);
+        let work = move |volume: &Arc<Self>, unblock: &dyn Fn()| {
+            work(volume, waiting, unblock);
             drop(guard);
         };
         if let Some(workers) = cx.workers() {
             let volume = Arc::clone(self);
-            return workers.run(move || work(&volume));
+            return workers.run(move || work(&volume, &|| ()));
         }
         match cx.try_block() {
-            Some(_blocking) => {
-                work(self);
-                self.run_backlog();
+            Some(blocking) => {
+                let blocking = Cell::new(Some(blocking));
+                work(self, &|| drop(blocking.take()));
             }
-            None => self.backlog.waiting.lock().push_back(Box::new(work)),
+            None => self.backlog.waiting.lock().push_back(Box::new(move |volume| work(volume, &|| ()))),
         }
         self.recheck_backlog(cx);
     }

@@ -2,13 +2,14 @@
 
 use std::ffi::OsStr;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slackwater::backend::{NewNode, Removal};
 use slackwater::{LandingFrames, PAGE_BYTES};
 use slackwater::{Memcg, Pause};
 use slackwater_sync::shim::Arc;
 
-use crate::abi::{WriteIn, read_in, write_in};
+use crate::abi::{WriteIn, fattr, read_in, write_in};
 use crate::coherence::ProbeFile;
 use crate::file_system::FileSystem;
 use crate::landing::Landed;
@@ -84,10 +85,42 @@ impl FileSystem for Served {
     }
 }
 
+/// Whether a request usually takes a few system calls on a local directory. The others move data, wait for a disk, or may
+/// have to write data back first.
+#[allow(clippy::wildcard_enum_match_arm, reason = "the rest waits for data or for a disk")]
+fn is_brief(op: &Operation<'_>) -> bool {
+    match op {
+        Operation::Open(args) => args.flags & OFlags::TRUNC.bits() == 0,
+        Operation::Setattr(args) => args.valid & fattr::SIZE == 0,
+        Operation::Lookup { .. }
+        | Operation::Getattr(_)
+        | Operation::Readlink
+        | Operation::Symlink { .. }
+        | Operation::Mknod { .. }
+        | Operation::Mkdir { .. }
+        | Operation::Create { .. }
+        | Operation::Tmpfile(_)
+        | Operation::Unlink { .. }
+        | Operation::Rmdir { .. }
+        | Operation::Link { .. }
+        | Operation::Statfs
+        | Operation::Readdir(_)
+        | Operation::Readdirplus(_)
+        | Operation::Getxattr { .. }
+        | Operation::Listxattr { .. }
+        | Operation::Setxattr { .. }
+        | Operation::Removexattr { .. } => true,
+        _ => false,
+    }
+}
+
 impl Volume {
     #[allow(clippy::wildcard_enum_match_arm, reason = "the rest is about a node")]
     fn dispatch(self: &Arc<Self>, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, reply: Reply) {
         let change = op.change(header.node_id);
+        if is_brief(&op) {
+            cx.expect_brief();
+        }
         match op {
             Operation::Read(args) => {
                 let Some(open) = self.handles.file(args.fh) else {

@@ -1,7 +1,7 @@
 //! A flat file system in memory. The name of a file determines its behaviour.
 //!
 //! Files called `held*` hold their writes until an interrupt or [`MemFs::release`]. `block*` block the reading thread
-//! until the gate opens, and `panic*` panic when written. `cached*` are read through the kernel's page cache.
+//! until the gate opens, `brief*` likewise in calls that are announced as brief, and `panic*` panic when written. `cached*` are read through the kernel's page cache.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -134,7 +134,11 @@ impl MemFs {
     }
 
     fn read(&self, cx: &Context<'_>, node: u64, offset: usize, size: usize, reply: Reply) {
-        if self.name_of(node).starts_with("block") {
+        let name = self.name_of(node);
+        if name.starts_with("brief") {
+            cx.expect_brief();
+        }
+        if name.starts_with("brief") || name.starts_with("block") {
             let Some(_blocking) = cx.try_block() else { return self.queued.lock().unwrap().push(reply) };
             self.blocked.fetch_add(1, Ordering::SeqCst);
             let mut is_open = self.is_open.lock().unwrap();
