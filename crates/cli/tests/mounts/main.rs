@@ -36,6 +36,7 @@ mod signals;
 mod source_ownership;
 mod startup;
 mod sys;
+mod system_calls;
 mod tenants;
 mod top;
 mod transport;
