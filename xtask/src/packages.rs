@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::suites::{is_installed, is_root};
 
 /// A program and the package that has it.
-const PROGRAMS: [(&str, &str); 11] = [
+const PROGRAMS: [(&str, &str); 12] = [
     ("setfacl", "acl"),
     ("setfattr", "attr"),
     ("bindfs", "bindfs"),
@@ -17,6 +17,7 @@ const PROGRAMS: [(&str, &str); 11] = [
     ("python3", "python3"),
     ("rsync", "rsync"),
     ("sqlite3", "sqlite3"),
+    ("strace", "strace"),
     ("stress-ng", "stress-ng"),
     ("mkfs.xfs", "xfsprogs"),
 ];

