@@ -56,11 +56,15 @@ impl Solo {
         }
     }
 
-    /// Notes a request of the client `pid`, which is 0 for a request that the kernel makes on its own. Returns whether
-    /// another client made the last one. Threads that do this at once may lose counts.
+    /// Notes a request of the client `pid`. It is 0 for a request that the kernel makes on its own, and for clients
+    /// outside the pid namespace of the mount; these are not counted, since they may be many. Returns whether another
+    /// client made the last one. Threads that do this at once may lose counts.
     pub(super) fn note(&self, pid: u32) -> bool {
+        if pid == 0 {
+            return false;
+        }
         let last = self.streak.load(Ordering::Relaxed);
-        let is_same = pid == 0 || last as u32 == pid;
+        let is_same = last as u32 == pid;
         let next = if is_same { last.saturating_add(1 << 32) } else { u64::from(pid) };
         self.streak.store(next, Ordering::Relaxed);
         !is_same
@@ -128,6 +132,7 @@ mod tests {
             assert_eq!(changes, [true, true]);
             assert!(!solo.try_take(Joined::No), "two clients");
         }
+        assert!((0..1000).all(|_| !solo.note(0) && !solo.try_take(Joined::No)), "clients of another pid namespace");
         assert!((0..STREAK_MIN).all(|_| !solo.note(2) && !solo.note(0)));
         assert!(solo.try_take(Joined::No));
         assert!(!solo.try_take(Joined::No), "it is held");
