@@ -4,6 +4,7 @@
 //! into memory that is already mapped and answers at once, so its time is that of the kernel.
 
 mod access;
+mod budget;
 mod footprint;
 mod mounted;
 mod names;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use self::access::{Amounts, p50, p99};
+use self::budget::Budget;
 use self::footprint::Footprint;
 pub(crate) use self::mounted::{Mounted, Unmounted, arena_in, mountpoint_in};
 use self::programs::{BARE, BARE_URING, OURS_URING, PEERS, URING_SWITCH, has_uring};
@@ -85,6 +87,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let rows = [names::CREATE, names::STAT, names::UNLINK];
     report.plot(Bars::of("Names, per second", &series, &columns, rows, str::to_owned));
     report.table(table(&series, &columns));
+    let budget = Budget::of(&series);
+    report.table(budget.table());
+    if let Some(plot) = budget.plot() {
+        report.plot(plot);
+    }
     let title = format!("The process of the mount while {} files were copied", footprint.inodes);
     let mut table = Table::new(title, " | ");
     table.row("peak of memory").text(slackwater_arena::size::text(footprint.peak_bytes));

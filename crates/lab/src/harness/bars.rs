@@ -10,13 +10,13 @@ use super::quantity::figure;
 use super::samples::Series;
 use super::statistics::Estimate;
 
-const WIDTH: f64 = 600.0;
+pub(super) const WIDTH: f64 = 600.0;
 /// Where bars begin, and how long the longest is; to the right of it are its figure and its name.
-const LEFT: f64 = 230.0;
-const LONGEST: f64 = 220.0;
-const TOP: f64 = 40.0;
-const BAR: f64 = 15.0;
-const GAP: f64 = 12.0;
+pub(super) const LEFT: f64 = 230.0;
+pub(super) const LONGEST: f64 = 220.0;
+pub(super) const TOP: f64 = 40.0;
+pub(super) const BAR: f64 = 15.0;
+pub(super) const GAP: f64 = 12.0;
 
 /// One diagram.
 pub(crate) struct Bars {
@@ -58,7 +58,7 @@ impl Draw for Bars {
             text(&mut body, (LEFT - 8.0, middle + 5.0), "end", 14, name);
             for (number, (subject, estimate)) in self.subjects.iter().zip(figures).enumerate() {
                 let Some(Estimate { value, low, high }) = estimate else { continue };
-                bar(&mut body, y + 1.0, length(*value), number);
+                bar(&mut body, (LEFT, y + 1.0), length(*value), number);
                 if low < high {
                     whisker(&mut body, y + BAR / 2.0, length(*low), length(*high));
                 }
@@ -75,11 +75,11 @@ impl Draw for Bars {
 
 // Writing to a string does not fail.
 
-fn bar(svg: &mut String, y: f64, width: f64, color: usize) {
+pub(super) fn bar(svg: &mut String, (x, y): (f64, f64), width: f64, color: usize) {
     let (height, color) = (BAR - 2.0, color_name(color));
     let _ = writeln!(
         svg,
-        "<rect x=\"{LEFT:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{color}\" stroke=\"#000000\" \
+        "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{color}\" stroke=\"#000000\" \
          stroke-width=\"0.5\"/>"
     );
 }
@@ -94,7 +94,7 @@ fn whisker(svg: &mut String, y: f64, low: f64, high: f64) {
     );
 }
 
-fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, size: u32, text: &str) {
+pub(super) fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, size: u32, text: &str) {
     let text = escaped(text);
     let _ = writeln!(
         svg,
