@@ -4,10 +4,11 @@
 use std::fs;
 
 use slackwater::backend::Removal;
-use slackwater::{Engine, ErrorKind, File, FileError, RescuedFrom, SuperBlock, Tunables, UmountOptions};
+use slackwater::{Engine, ErrorKind, File, FileError, RescuedFrom, SuperBlock, Tunables, UmountError, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_backends::{DirBackend, Fault, FaultControl, Rule, SystemClock};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::rig::{TempDir, assert_same, create, pattern};
 
@@ -19,11 +20,16 @@ struct Mounted {
 
 impl Mounted {
     fn new(name: &str) -> Self {
+        Self::with_faults(name).0
+    }
+
+    fn with_faults(name: &str) -> (Self, FaultControl) {
         let dir = TempDir::new(name);
         let arena = Arena::create(&ArenaConfig::memfd(8 << 20)).unwrap();
         let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
-        let volume = engine.mount("dir", Arc::new(DirBackend::open(dir.path()).unwrap())).unwrap();
-        Self { dir, engine, volume }
+        let (fault, faults) = Fault::new(Arc::new(DirBackend::open(dir.path()).unwrap()));
+        let volume = engine.mount("dir", Arc::new(fault)).unwrap();
+        (Self { dir, engine, volume }, faults)
     }
 
     /// A file with durable bytes, some of which were overwritten since.
@@ -97,4 +103,28 @@ fn removals_through_the_volume_are_not_reported() {
     drop(root);
     mounted.volume.umount(UmountOptions::default()).unwrap();
     assert_eq!(fs::read_dir(mounted.dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn p03_an_unmount_with_a_deadline_ends_although_the_copy_of_a_removed_file_hangs() {
+    for call in ["write", "read"] {
+        let (mounted, faults) = Mounted::with_faults(&format!("removed-hangs-{call}"));
+        let (file, bytes) = mounted.dirty("a");
+        fs::remove_file(mounted.dir.path().join("a")).unwrap();
+        file.fsync().unwrap_err();
+        drop(file);
+        faults.add(Rule::hold().on(call));
+        let soon = UmountOptions { deadline: Some(Duration::from_millis(50)), discard: false };
+        for _ in 0..3 {
+            let start = Instant::now();
+            let refused = mounted.volume.umount(soon);
+            assert!(matches!(refused, Err(UmountError::Deadline { .. })), "{refused:?}");
+            assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        }
+        faults.clear();
+        faults.release_all();
+        mounted.volume.umount(UmountOptions::default()).unwrap();
+        assert_same(&mounted.rescued(), &bytes, "what it held");
+        assert!(mounted.engine.surviving_volumes().is_empty());
+    }
 }

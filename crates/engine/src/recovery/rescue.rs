@@ -32,13 +32,13 @@ impl SuperBlock {
             return Ok(None);
         }
         let id = id_of(survivor);
-        let file = RescueFile::make(self, record.ino, Timestamp(record.mtime_ns))?;
+        let file = RescueFile::make(self, record.ino, Timestamp(record.mtime_ns), None)?;
         let mut rest = pages.as_slice();
         while let Some((index, _)) = rest.first() {
             let run = rest.iter().zip(*index..).take_while(|((index, _), next)| index == next).count();
             let (run, behind) = rest.split_at(run.min(self.pages_of_unit()));
             let frames: Vec<_> = run.iter().map(|(_, frame)| *frame).collect();
-            file.write_pages(PageIndex(*index), &frames, record.size_bytes)?;
+            file.write_pages(PageIndex(*index), &frames, record.size_bytes, &())?;
             rest = behind;
         }
         let name = file.finish(record.size_bytes, record.uid, record.gid)?;

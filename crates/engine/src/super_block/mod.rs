@@ -48,8 +48,8 @@ use std::time::Duration;
 use slackwater_arena::{ShortBytes, VolumeRecord, VolumeSlot};
 use slackwater_sync::InFlight;
 use slackwater_sync::lock::Mutex;
-use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use slackwater_sync::shim::{Arc, Weak};
 
 use crate::backend::{Backend, Call, Found, call_and_wait};
 use crate::cgroup::{HeldCount, Hold, Memcg};
@@ -125,6 +125,8 @@ pub struct SuperBlock {
     /// Dirty data saved in files of its own.
     pub(crate) rescued: Mutex<Vec<Rescued>>,
     pub(crate) removed: Mutex<Vec<removed::RemovedFile>>,
+    /// The frames of a copy that did not end in time (G3 of `removed`).
+    pub(crate) late_copy: Mutex<Weak<removed::CopyFrames>>,
 }
 
 impl SuperBlock {
@@ -186,6 +188,7 @@ impl SuperBlock {
             reads: ReadCounts::default(),
             rescued: Mutex::new(LEAVES, Vec::new()),
             removed: Mutex::new(LEAVES, Vec::new()),
+            late_copy: Mutex::new(LEAVES, Weak::new()),
         });
         sb.root_wb.set_super_block(&sb);
         sb.refresh_space(engine.clock.now());
@@ -234,7 +237,7 @@ impl SuperBlock {
         self.syncs.fetch_add(1, Ordering::SeqCst);
         let result = match self.writable() {
             Ok(()) => crate::writeback::sync::sync_volume(self, None)
-                .and_then(|()| self.rescue_removed())
+                .and_then(|()| self.rescue_removed(None))
                 .map_err(FileError::from),
             Err(error) => Err(error),
         };

@@ -9,21 +9,37 @@
 //!     until it is copied.
 //! G2. It is judged only while none of our removals and renames is in progress. Those that have ended have marked the
 //!     files whose last name they took (`InodeState::nameless`).
+//! G3. The frames of a copy belong to the calls that use them, until the last one is answered. A copy that did not end
+//!     before its deadline may leave such a call. Then no other copy is begun, so that a backend that hangs takes the
+//!     reserve of frames once.
 
-use slackwater_arena::{FrameId, Pool, Scatter};
+use slackwater_arena::{Arena, FrameId, Pool, Scatter};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::{Call, Node, NodeKind, ReadUnit};
 use crate::error::{BackendError, ErrorKind};
 use crate::inode::{Change, Inode};
+use crate::super_block::rescued::keeping;
 use crate::super_block::{RescueFile, Rescued, RescuedFrom, SuperBlock};
-use crate::units::{PAGE_BYTES, PageIndex};
+use crate::units::{PAGE_BYTES, PageIndex, Tick};
 
 /// A file without a name whose data exists nowhere else.
 pub(crate) struct RemovedFile {
     inode: Arc<Inode>,
     node: Node,
+}
+
+/// The frames of a copy (G3).
+pub(crate) struct CopyFrames {
+    arena: Arc<Arena>,
+    frames: Vec<FrameId>,
+}
+
+impl Drop for CopyFrames {
+    fn drop(&mut self) {
+        self.frames.iter().for_each(|frame| self.arena.free(*frame));
+    }
 }
 
 impl SuperBlock {
@@ -70,11 +86,12 @@ impl SuperBlock {
     /// Copies the content of each file that another program removed to a rescue file, durably.
     ///
     /// # Errors
-    /// The backend's. The files left are tried again by the next call.
+    /// The backend's; `TimedOut` after `deadline`, or if an earlier copy still waits for the backend. The files left are
+    /// tried again by the next call.
     ///
     /// # Blocking
-    /// Waits for the backend, if there is such a file.
-    pub(crate) fn rescue_removed(&self) -> Result<(), BackendError> {
+    /// Waits for the backend until `deadline` at most, if there is such a file.
+    pub(crate) fn rescue_removed(&self, deadline: Option<Tick>) -> Result<(), BackendError> {
         let mut removed = std::mem::take(&mut *self.removed.lock());
         let mut result = Ok(());
         removed.retain(|file| {
@@ -84,7 +101,7 @@ impl SuperBlock {
             if !self.is_removed_by_others(&file.inode) {
                 return true; // G2
             }
-            match self.copy_removed(file) {
+            match self.copy_removed(file, deadline) {
                 Ok(rescued) => {
                     self.rescued.lock().push(rescued);
                     false
@@ -101,10 +118,16 @@ impl SuperBlock {
         result
     }
 
-    fn copy_removed(&self, RemovedFile { inode, node }: &RemovedFile) -> Result<Rescued, BackendError> {
+    fn copy_removed(
+        &self,
+        RemovedFile { inode, node }: &RemovedFile,
+        deadline: Option<Tick>,
+    ) -> Result<Rescued, BackendError> {
+        if self.late_copy.lock().strong_count() > 0 {
+            return Err(ErrorKind::TimedOut.into()); // G3
+        }
         let (size_bytes, mtime) = (inode.size_bytes(), inode.mtime());
         let attr = inode.attr();
-        let copy = RescueFile::make(self, inode.id().ino, mtime)?;
         let arena = &self.engine().arena;
         let end = PageIndex::end_of(size_bytes);
         let mut frames = Vec::new();
@@ -112,38 +135,47 @@ impl SuperBlock {
         if arena.alloc_many(Pool::Reserve, self.pages_of_unit().min(end.0 as usize), &mut frames) == 0 && end.0 > 0 {
             return Err(BackendError::new(ErrorKind::NoSpace, "no page is free to copy a removed file with"));
         }
-        let mut first = PageIndex(0);
-        let copied = loop {
-            if first >= end {
-                break Ok(());
+        let frames = Arc::new(CopyFrames { arena: Arc::clone(arena), frames });
+        let copy = || {
+            let copy = RescueFile::make(self, inode.id().ino, mtime, deadline)?;
+            let mut first = PageIndex(0);
+            while first < end {
+                let count = frames.frames.len().min((end.0 - first.0) as usize);
+                self.read_pages(node, first, &frames, count, deadline)?;
+                copy.write_pages(first, &frames.frames[..count], size_bytes, &frames)?;
+                first = first.plus(count as u64);
             }
-            let count = frames.len().min((end.0 - first.0) as usize);
-            let outcome = self
-                .read_pages(node, first, &frames[..count])
-                .and_then(|()| copy.write_pages(first, &frames[..count], size_bytes));
-            if outcome.is_err() {
-                break outcome;
-            }
-            first = first.plus(count as u64);
+            copy.finish(size_bytes, attr.uid, attr.gid)
         };
-        frames.iter().for_each(|frame| arena.free(*frame));
-        copied?;
-        let name = copy.finish(size_bytes, attr.uid, attr.gid)?;
+        let name = copy().inspect_err(|error| {
+            if error.kind() == ErrorKind::TimedOut {
+                *self.late_copy.lock() = Arc::downgrade(&frames);
+            }
+        })?;
         tracing::warn!(target: "slackwater::writeback", volume = self.name(), id = %inode.id(), size_bytes, file = ?name,
             "another program removed a file that had dirty data here; its content was copied to a rescue file");
         Ok(Rescued { id: inode.id(), from: RescuedFrom::Removed, name, bytes: size_bytes })
     }
 
-    /// Reads consecutive pages into `frames`, zero-filled beyond the end of the backend's file.
-    fn read_pages(&self, node: &Node, first: PageIndex, frames: &[FrameId]) -> Result<(), BackendError> {
-        let arena = &self.engine().arena;
-        let mut scatter = Scatter::new(Arc::clone(arena), frames.len());
-        assert!(frames.iter().all(|frame| scatter.push(*frame)), "they were just allocated");
-        let len_bytes = frames.len() * PAGE_BYTES as usize;
+    /// Reads `count` consecutive pages into `frames`, zero-filled beyond the end of the backend's file.
+    fn read_pages(
+        &self,
+        node: &Node,
+        first: PageIndex,
+        frames: &Arc<CopyFrames>,
+        count: usize,
+        deadline: Option<Tick>,
+    ) -> Result<(), BackendError> {
+        let mut scatter = Scatter::new(Arc::clone(&self.engine().arena), count);
+        assert!(frames.frames[..count].iter().all(|frame| scatter.push(*frame)), "they were just allocated");
+        let len_bytes = count * PAGE_BYTES as usize;
         scatter.slices_mut(len_bytes).for_each(|slice| slice.fill(0));
-        let node = node.clone();
-        let unit = |done| Call::Read(ReadUnit::detached(node, first.offset_bytes(), scatter, len_bytes, done));
-        self.call(None, unit)?;
+        let (node, owner) = (node.clone(), Arc::clone(frames));
+        let unit = |done| {
+            let done = keeping(owner, done);
+            Call::Read(ReadUnit::detached(node, first.offset_bytes(), scatter, len_bytes, done))
+        };
+        self.call(deadline, unit)?;
         Ok(())
     }
 }

@@ -240,7 +240,7 @@ impl SuperBlock {
             if !self.wait_for_attempt(deadline) {
                 return Err(self.deadline_error());
             }
-            let result = sync_volume(self, deadline).and_then(|()| self.rescue_removed());
+            let result = sync_volume(self, deadline).and_then(|()| self.rescue_removed(deadline));
             let failed = result.as_ref().is_err_and(|error| error.kind() != ErrorKind::TimedOut);
             self.flush_backoff.tried(failed, self.engine().clock.now(), &self.engine().tunables);
             if result.is_ok() && self.is_clean() {
