@@ -1,6 +1,6 @@
 //! Malformed requests, made from valid ones.
 //!
-//! Runs for two seconds, or as many as `SLACKWATER_FUZZ_SECONDS` says; `cargo xtask fuzz` runs for a minute.
+//! Runs for two seconds, or as many as `SLACKWATER_FUZZ_SECONDS` says; `cargo xtask fuzz` runs for half a minute.
 //! `SLACKWATER_FUZZ_SEED` repeats a run. Each message that the parser accepts is compared with a second description of
 //! the protocol ([`layout`]). A session must answer each request exactly once, if it is answered at all.
 

@@ -152,6 +152,10 @@ pub(crate) fn lab() -> Result<PathBuf> {
     own("slackwater-lab", &["--package", "slackwater-lab", "--bins"])
 }
 
+/// Environment variable that is set if the programs were built just before, perhaps with other features. Building one
+/// again would replace it under the tests that use it.
+const ARE_BUILT: &str = "SLACKWATER_PROGRAMS_ARE_BUILT";
+
 /// A program of ours at `path` beside this one. If cargo runs this program, it also runs `build`.
 fn own(path: &str, build: &[&str]) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program")?;
@@ -160,7 +164,8 @@ fn own(path: &str, build: &[&str]) -> Result<PathBuf> {
     let folder = folder.parent().filter(|_| folder.ends_with("deps")).unwrap_or(folder);
     let program = folder.join(path);
     let profile = if folder.ends_with("release") { "--release" } else { "--quiet" };
-    if let Some(cargo) = std::env::var_os("CARGO") {
+    let is_built = program.is_file() && std::env::var_os(ARE_BUILT).is_some();
+    if let Some(cargo) = std::env::var_os("CARGO").filter(|_| !is_built) {
         let status = Command::new(&cargo).arg("build").arg(profile).args(build).status().context("cannot run cargo")?;
         ensure!(status.success(), "cargo build {}: {status}", build.join(" "));
     }
