@@ -151,7 +151,7 @@ fn uring() -> Result<TestCount, String> {
     let mut count = Cargo::new("test --workspace --features slackwater-cli/object --test mounted --test volume")
         .env("SLACKWATER_TEST_TRANSPORT", "uring")
         .run_tests()?;
-    // What ends, stops or takes over a mount, and what waits. Without the filter, all tests of mounts run.
+    // The tests that end, stop or take over a mount, or wait in one. Without the filter, all tests of mounts run.
     let mounts = "test --release -p slackwater-cli --test mounts -- \
                   transport:: kills:: crash_mix:: hung_source:: startup:: forced_unmounts:: lifecycle:: load:: signals::";
     count += Cargo::new(mounts).run_tests()?;
