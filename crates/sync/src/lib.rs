@@ -10,8 +10,8 @@
 //! | random | `--cfg slackwater_shuttle` | random schedules with strong memory, for protocols built on this crate |
 //!
 //! Reading order: [`shim`] (the replaceable parts), [`lock`] (ranked locks, and the word that guards a page frame),
-//! [`rcu`]. Then one file each: [`InFlight`], [`Kick`], [`Lease`], [`Completion`], [`Demand`], [`PercpuCounter`], [`ThreadMark`],
-//! [`PercpuRef`], [`Registry`], [`SeqLock`] with [`SeqRefs`] (for trees, on top of RCU), [`zeroed_slice`] and [`gate`].
+//! [`rcu`]. Then one file each: [`InFlight`], [`Kick`], [`Lease`], [`Completion`], [`Demand`], [`PercpuCounter`],
+//! [`ThreadMark`], [`PercpuRef`], [`Registry`], [`SeqLock`] with [`SeqRefs`] (for trees, on top of RCU), [`zeroed_slice`] and [`gate`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 

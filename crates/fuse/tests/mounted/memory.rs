@@ -1,7 +1,8 @@
 //! A flat file system in memory. The name of a file determines its behaviour.
 //!
 //! Files called `held*` hold their writes until an interrupt or [`MemFs::release`]. `block*` block the reading thread
-//! until the gate opens, `brief*` likewise in calls that are announced as brief, and `panic*` panic when written. `cached*` are read through the kernel's page cache.
+//! until the gate opens, `brief*` likewise in calls that are announced as brief, and `panic*` panic when written.
+//! `cached*` are read through the kernel's page cache.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -13,7 +13,7 @@ use super::subject::Subject;
 use crate::harness::placement::Placement;
 use crate::harness::{Options, Series, mb_per_s, threads};
 
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 const BLOCK: usize = 1 << 20;
 const CLIENTS: [usize; 2] = [1, 2];
 

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use super::access::{SEQUENTIAL, p50};
+use super::access::{PAGE, SEQUENTIAL, p50};
 use super::names::{CREATE, STAT_OF_SERVER, UNLINK};
 use super::programs::{BARE, DISK, OURS};
 use crate::harness::{Series, Stacks, Table};
@@ -11,7 +11,6 @@ use crate::harness::{Series, Stacks, Table};
 /// The parts of a bar.
 const PARTS: [&str; 4] =
     ["round trips of a server that does nothing", "the same operation on the disk", "copying the data", "the rest"];
-const PAGE: usize = 4096;
 /// Pages that are copied to: more than the CPU's caches hold.
 const PAGES: usize = 16_384;
 

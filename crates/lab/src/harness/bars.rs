@@ -69,8 +69,13 @@ impl Draw for Bars {
             }
             y += GAP;
         }
-        Ok(format!("<svg viewBox=\"0 0 {WIDTH} {y}\" role=\"img\" font-family=\"sans-serif\">\n{body}</svg>\n"))
+        Ok(element(y, &body))
     }
+}
+
+/// The diagram around `body`, as high as its rows.
+pub(super) fn element(height: f64, body: &str) -> String {
+    format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" font-family=\"sans-serif\">\n{body}</svg>\n")
 }
 
 // Writing to a string does not fail.

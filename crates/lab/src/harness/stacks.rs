@@ -1,10 +1,8 @@
 //! Figures drawn as SVG: horizontal bars that consist of parts, with a legend of the parts.
 
-use std::fmt::Write;
-
 use anyhow::{Result, ensure};
 
-use super::bars::{BAR, GAP, LEFT, LONGEST, TOP, WIDTH, bar, text};
+use super::bars::{BAR, GAP, LEFT, LONGEST, TOP, WIDTH, bar, element, text};
 use super::plot::Draw;
 use super::quantity::figure;
 
@@ -39,11 +37,7 @@ impl Draw for Stacks {
             text(&mut body, (LEFT + BAR + 5.0, y + BAR - 3.0), "start", 13, part);
             y += BAR + 4.0;
         }
-        let mut svg = String::new();
-        // Writing to a string does not fail.
-        let _ =
-            writeln!(svg, "<svg viewBox=\"0 0 {WIDTH} {y}\" role=\"img\" font-family=\"sans-serif\">\n{body}</svg>");
-        Ok(svg)
+        Ok(element(y, &body))
     }
 }
 
