@@ -8,6 +8,7 @@ mod age;
 mod ceiling;
 mod durability;
 mod failures;
+mod one_device;
 #[path = "../rig/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use the rest")]
 mod rig;

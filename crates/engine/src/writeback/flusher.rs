@@ -17,7 +17,7 @@ use crate::inode::{Inode, InodeState};
 use crate::page_cache::Mark;
 use crate::super_block::SuperBlock;
 use crate::throttle::ms_of;
-use crate::units::{PageIndex, Tick};
+use crate::units::{PAGE_BYTES, PageIndex, Tick};
 use crate::writeback::dontcache::DontcachePass;
 use crate::writeback::gate::Pass;
 use crate::writeback::io_lists::{IoLists, ListName};
@@ -322,15 +322,16 @@ impl BdiWriteback {
     fn visit(self: &Arc<Self>, pass: &mut PassState, inode: &Arc<Inode>, reason: WbReason, now: Tick) -> Visit {
         let unit_bytes = self.bdi.limits().unit_bytes;
         let gate = match reason {
-            WbReason::Sync => Pass::Open(unit_bytes), // a caller waits: the gate holds background units only
+            // A caller waits: the gate holds background units only.
+            WbReason::Sync => Pass::Open { unit_bytes, bytes: u64::MAX },
             WbReason::Background
             | WbReason::Periodic
             | WbReason::Retry
             | WbReason::ForeignFlush
             | WbReason::DontCache => self.bdi.gate.pass(self, now, self.pool.tunables.gate_hold, unit_bytes),
         };
-        let unit_bytes = match gate {
-            Pass::Open(unit_bytes) => unit_bytes,
+        let (unit_bytes, bytes) = match gate {
+            Pass::Open { unit_bytes, bytes } => (unit_bytes, bytes),
             Pass::Held(until) => {
                 self.put_back(inode, now);
                 return Visit::HeldUntil(until);
@@ -342,7 +343,8 @@ impl BdiWriteback {
         };
         self.note_write_starts();
         let class = UnitClass::Background(Arc::clone(self));
-        let limit = Limit { pages: CHUNK_PAGES, unit_bytes, class: &class };
+        let (pages, gated) = (CHUNK_PAGES.min(bytes / PAGE_BYTES), reason != WbReason::Sync);
+        let limit = Limit { pages, unit_bytes, class: &class, gated };
         let mut whole = PageIndex(0)..PageIndex(u64::MAX);
         let mut round = Round::begin(inode);
         tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
@@ -369,6 +371,10 @@ impl BdiWriteback {
                 Stop::Slots => {
                     self.put_back(inode, age);
                     Visit::Blocked
+                }
+                Stop::Gate => {
+                    self.put_back(inode, age);
+                    Visit::HeldUntil(now + self.pool.tunables.gate_hold)
                 }
                 Stop::Share | Stop::Pages | Stop::End => {
                     self.return_to(inode, age, |lists| lists.place(inode, ListName::MoreIo, now));

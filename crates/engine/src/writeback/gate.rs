@@ -1,14 +1,22 @@
 //! The device gate, shared by the volumes on one device: keeps background writes out of the way of syncs.
 //!
 //! While a sync is in flight on the device, no background unit of any of its volumes is started. For a second
-//! afterwards background units are small, so that the next sync finds at most 1 MiB ahead of it. An uninterrupted
+//! afterwards background units are small and few, so that the next sync finds little ahead of it. An uninterrupted
 //! stream of syncs cannot starve write-back: a unit held for `gate_hold` is let through. Nor can a hung sync: after a
 //! second it is ignored.
+//!
+//! # Invariants
+//! D1. During and shortly after syncs, the background units in flight on the device have at most
+//!     [`Speed::in_flight_max`] bytes together (promise P7). Each unit reserves its bytes before its pages are gathered,
+//!     under the lock that compares them with the limit.
+//! D2. A wb that was refused is on `held`, and is woken when a unit or the last sync ends. It is refused only while one
+//!     of these is in flight.
 //!
 //! # Kernel counterpart
 //! None. The nearest is `wbt`, which does this below the file system by measured latency.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use slackwater_sync::lock::Mutex;
@@ -18,15 +26,20 @@ use slackwater_sync::shim::{
 };
 
 use crate::lock_order::LEAVES;
-use crate::units::Tick;
+use crate::units::{PAGE_BYTES, Tick};
 use crate::writeback::wb::BdiWriteback;
 
 /// How long after a sync background units stay small.
 const QUIET_AFTER: Duration = Duration::from_secs(1);
-/// Size of a background unit during and shortly after syncs.
-const SMALL_UNIT_BYTES: u32 = 256 << 10;
-/// Bytes of background units in flight on the device during and shortly after syncs (promise P7).
-const SMALL_IN_FLIGHT_BYTES: u64 = 1 << 20;
+/// How much work of the device a sync may find ahead of it.
+const AHEAD_OF_SYNC: Duration = Duration::from_millis(2);
+/// The least and the most bytes of background units in flight on the device during and shortly after syncs: with less,
+/// a unit is so small that its fixed cost counts; more makes a fast device no faster.
+const IN_FLIGHT_BYTES: RangeInclusive<u64> = 1 << 20..=8 << 20;
+/// The units that share these bytes.
+const UNITS_IN_FLIGHT: u64 = 4;
+/// The time over which the device's speed is measured.
+const SPEED_WINDOW: Duration = Duration::from_millis(50);
 
 struct State {
     syncs: u32,
@@ -34,7 +47,46 @@ struct State {
     /// When background units began to be held without one let through.
     held_since: Option<Tick>,
     background_bytes: u64,
+    speed: Speed,
     held: Vec<Arc<BdiWriteback>>,
+}
+
+/// The speed at which the device writes background units.
+#[derive(Default)]
+struct Speed {
+    /// The mean of the last windows; 0 before the first one.
+    bytes_per_s: u64,
+    /// Written in the current window.
+    bytes: u64,
+    /// How long units were in flight in it, up to `busy_until`.
+    busy: Duration,
+    busy_until: Tick,
+}
+
+impl Speed {
+    /// The most bytes of background units in flight during and shortly after syncs (D1).
+    fn in_flight_max(&self) -> u64 {
+        let ahead = u128::from(self.bytes_per_s) * AHEAD_OF_SYNC.as_nanos() / Duration::from_secs(1).as_nanos();
+        (ahead as u64).clamp(*IN_FLIGHT_BYTES.start(), *IN_FLIGHT_BYTES.end())
+    }
+
+    /// The device, idle before, begins to write at `now`.
+    fn begin(&mut self, now: Tick) {
+        self.busy_until = now;
+    }
+
+    /// The device has written `bytes` at `now`.
+    fn written(&mut self, now: Tick, bytes: u64) {
+        self.bytes += bytes;
+        self.busy += now.since(self.busy_until);
+        self.busy_until = self.busy_until.max(now);
+        if self.busy < SPEED_WINDOW {
+            return;
+        }
+        let seen = (u128::from(self.bytes) * Duration::from_secs(1).as_nanos() / self.busy.as_nanos()) as u64;
+        self.bytes_per_s = if self.bytes_per_s == 0 { seen } else { self.bytes_per_s.midpoint(seen) };
+        (self.bytes, self.busy) = (0, Duration::ZERO);
+    }
 }
 
 /// See the [module documentation](self).
@@ -69,15 +121,22 @@ impl DeviceGates {
 /// Whether a flusher may start background units now.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Pass {
-    /// Start units of up to this many bytes.
-    Open(u32),
+    /// Start units of up to `unit_bytes` that have `bytes` together.
+    Open { unit_bytes: u32, bytes: u64 },
     /// Wait: the flusher is woken when a sync or a unit ends, and otherwise checks again at this time.
     Held(Tick),
 }
 
 impl DeviceGate {
     pub(crate) fn new() -> Arc<Self> {
-        let state = State { syncs: 0, last_sync: None, held_since: None, background_bytes: 0, held: Vec::new() };
+        let state = State {
+            syncs: 0,
+            last_sync: None,
+            held_since: None,
+            background_bytes: 0,
+            speed: Speed::default(),
+            held: Vec::new(),
+        };
         Arc::new(Self { state: Mutex::new(LEAVES, state), recent: AtomicU32::new(0) })
     }
 
@@ -90,50 +149,86 @@ impl DeviceGate {
         SyncGuard(Arc::clone(self))
     }
 
-    /// Whether `wb` may start a background unit at `now`.
+    /// Whether `wb` may start background units at `now`.
     pub(crate) fn pass(&self, wb: &Arc<BdiWriteback>, now: Tick, hold: Duration, unit_bytes: u32) -> Pass {
+        let unlimited = Pass::Open { unit_bytes, bytes: u64::MAX };
         if self.recent.load(Ordering::Relaxed) == 0 {
-            return Pass::Open(unit_bytes);
+            return unlimited;
         }
         let mut state = self.state.lock();
-        let quiet = state.last_sync.is_none_or(|last| now.since(last) >= QUIET_AFTER);
-        if quiet {
-            // Waiting does not help a sync that has been in flight for so long; it may be hung.
+        if state.is_quiet(now) {
             if state.syncs == 0 {
                 self.recent.store(0, Ordering::Relaxed);
             }
-            return Pass::Open(unit_bytes);
+            return unlimited;
         }
-        let small = unit_bytes.min(SMALL_UNIT_BYTES);
-        let crowded = state.background_bytes + u64::from(small) > SMALL_IN_FLIGHT_BYTES;
-        if state.syncs == 0 && !crowded {
+        let most = state.speed.in_flight_max();
+        let small = unit_bytes.min((most / UNITS_IN_FLIGHT) as u32 & !(PAGE_BYTES as u32 - 1));
+        let is_crowded = state.background_bytes + u64::from(small) > most;
+        if state.syncs == 0 && !is_crowded {
             state.held_since = None;
-            return Pass::Open(small);
+            return Pass::Open { unit_bytes: small, bytes: most };
         }
         let since = *state.held_since.get_or_insert(now);
-        if !crowded && now.since(since) >= hold {
+        if !is_crowded && now.since(since) >= hold {
             state.held_since = None;
-            return Pass::Open(small);
+            return Pass::Open { unit_bytes: small, bytes: small.into() };
         }
-        if !state.held.iter().any(|held| Arc::ptr_eq(held, wb)) {
-            state.held.push(Arc::clone(wb));
-        }
+        state.hold(wb);
         Pass::Held((since + hold).max(now + hold / 4))
     }
 
-    /// Records that a background unit of `bytes` was started.
-    pub(crate) fn unit_started(&self, bytes: u64) {
-        self.state.lock().background_bytes += bytes;
+    /// Reserves `bytes` for a unit of `wb` (D1). If this is refused, which only happens with `gated`, `wb` is woken when
+    /// it may try again.
+    pub(crate) fn start_unit(&self, wb: &Arc<BdiWriteback>, now: Tick, bytes: u64, gated: bool) -> bool {
+        let mut state = self.state.lock();
+        let sum = state.background_bytes + bytes;
+        let is_limited = gated && self.recent.load(Ordering::Relaxed) != 0 && !state.is_quiet(now);
+        if is_limited && state.background_bytes != 0 && sum > state.speed.in_flight_max() {
+            state.hold(wb);
+            return false;
+        }
+        if state.background_bytes == 0 {
+            state.speed.begin(now);
+        }
+        state.background_bytes = sum;
+        true
     }
 
-    /// Records the end of a background unit, and wakes the wbs that are held.
-    pub(crate) fn unit_ended(&self, bytes: u64) {
+    /// Returns `bytes` that a unit has reserved and does not need: none, if it is as large as it may be.
+    pub(crate) fn shrink_unit(&self, bytes: u64) {
+        if bytes != 0 {
+            self.end(bytes, |_| {});
+        }
+    }
+
+    /// Records at `now` the end of a background unit of `bytes`.
+    pub(crate) fn end_unit(&self, now: Tick, bytes: u64) {
+        self.end(bytes, |speed| speed.written(now, bytes));
+    }
+
+    /// Returns `bytes`, and wakes the wbs that are held (D2).
+    fn end(&self, bytes: u64, note: impl FnOnce(&mut Speed)) {
         let held = {
             let mut state = self.state.lock();
             state.background_bytes -= bytes;
+            note(&mut state.speed);
             if state.syncs == 0 { std::mem::take(&mut state.held) } else { Vec::new() }
         };
         held.iter().for_each(BdiWriteback::wake);
+    }
+}
+
+impl State {
+    /// Whether no sync needs the gate: waiting does not help one that has been in flight for so long; it may be hung.
+    fn is_quiet(&self, now: Tick) -> bool {
+        self.last_sync.is_none_or(|last| now.since(last) >= QUIET_AFTER)
+    }
+
+    fn hold(&mut self, wb: &Arc<BdiWriteback>) {
+        if !self.held.iter().any(|held| Arc::ptr_eq(held, wb)) {
+            self.held.push(Arc::clone(wb));
+        }
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Limit<'a> {
     pub(crate) pages: u64,
     pub(crate) unit_bytes: u32,
     pub(crate) class: &'a UnitClass,
+    /// Whether the device gate may refuse a unit.
+    pub(crate) gated: bool,
 }
 
 /// Why a call stopped.
@@ -50,6 +52,8 @@ pub(crate) enum Stop {
     Slots,
     /// The inode has its full share of background units in flight.
     Share,
+    /// The gate lets no unit through; the wb is woken when it does.
+    Gate,
 }
 
 /// The result of one call.
@@ -70,6 +74,11 @@ impl Gathering {
     fn next(&self) -> PageIndex {
         self.first.plus(self.frames.frames().len() as u64)
     }
+
+    /// Without what lies behind the end of the file.
+    fn len_bytes(&self) -> u64 {
+        self.next().offset_bytes().min(self.size_bytes) - self.first.offset_bytes()
+    }
 }
 
 /// Submits pages of `range` that have `mark` (dirty, or tagged by a sync) in units of consecutive pages. Afterwards
@@ -87,18 +96,27 @@ pub(crate) fn writepages(
     limit: Limit<'_>,
     round: &mut Round,
 ) -> Wrote {
-    let bdi = inode.super_block().bdi();
+    let (bdi, clock) = (inode.super_block().bdi(), &inode.super_block().engine().clock);
     let mut pages = 0;
     while pages < limit.pages {
         if let UnitClass::Background(wb) = limit.class {
             if inode.units.load(Ordering::Acquire) >= bdi.slots.per_inode() {
                 return Wrote { pages, stop: Stop::Share };
             }
+            if !bdi.gate.start_unit(wb, clock.now(), limit.unit_bytes.into(), limit.gated) {
+                return Wrote { pages, stop: Stop::Gate };
+            }
             if !bdi.slots.try_background(wb) {
+                bdi.gate.shrink_unit(limit.unit_bytes.into());
                 return Wrote { pages, stop: Stop::Slots };
             }
         }
-        let Some(unit) = gather(inode, mark, range.clone(), limit.unit_bytes, round) else {
+        let unit = gather(inode, mark, range.clone(), limit.unit_bytes, round);
+        if matches!(limit.class, UnitClass::Background(_)) {
+            let needed = unit.as_ref().map_or(0, Gathering::len_bytes);
+            bdi.gate.shrink_unit(u64::from(limit.unit_bytes) - needed);
+        }
+        let Some(unit) = unit else {
             bdi.slots.release(limit.class);
             return Wrote { pages, stop: Stop::End };
         };
@@ -211,14 +229,11 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
     let sb = inode.super_block();
     let bdi = sb.bdi();
     let offset_bytes = unit.first.offset_bytes();
-    let end_bytes = unit.next().offset_bytes().min(unit.size_bytes);
-    let len_bytes = (end_bytes - offset_bytes) as usize;
+    let len_bytes = unit.len_bytes() as usize;
     let Some(node) = inode.state.lock().node.clone() else { unreachable!("N2: a dirty inode has its node") };
     let is_for_sync = matches!(class, UnitClass::Sync);
-    let gate_bytes = (!is_for_sync).then_some(len_bytes as u64);
-    if let Some(bytes) = gate_bytes {
+    if !is_for_sync {
         inode.units.fetch_add(1, Ordering::AcqRel);
-        bdi.gate.unit_started(bytes);
     }
     tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = inode.id().ino, offset_bytes, len_bytes,
         sync = is_for_sync, "wbc_writepage");
@@ -231,9 +246,9 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
         let sb = Arc::clone(owner.super_block());
         owner.end_change(change, None);
         end_writeback(&owner, first, frames, len_bytes, written, failed_commits);
-        if let Some(bytes) = gate_bytes {
+        if !is_for_sync {
             owner.units.fetch_sub(1, Ordering::AcqRel);
-            sb.bdi().gate.unit_ended(bytes);
+            sb.bdi().gate.end_unit(sb.now(), len_bytes as u64);
         }
         sb.bdi().slots.release(&class);
         drop(owner);
