@@ -152,9 +152,8 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         end @ (End::Left | End::GivenUp) => end_with_data_left(&session, end, &unanswered),
     }
     drop(metrics); // it holds the engine during a scrape
-    // Freeing the memory takes a while, for which no command should wait: this is dropped after the last answer.
-    let _memory = mounted.engine.arena().try_clone_fd();
-    let closed = mounted.close(&session, ownership);
+    // Dropped after the last answer.
+    let (closed, _memory) = mounted.close(&session, ownership);
     session.set_released(closed.clone());
     unanswered.wait_for_none();
     closed?;
@@ -228,7 +227,6 @@ fn write_back(session: &Session, source: &Opened, left: Left) -> Result<(), Fail
 
 /// Everything that is released at the end.
 struct Mounted {
-    /// Dropped first: it makes the engine shrink.
     pressure: Option<pressure::Listener>,
     engine: Engine,
     volume: Arc<SuperBlock>,
@@ -276,26 +274,36 @@ impl Mounted {
         Ok(mounted)
     }
 
-    /// Releases the arena, the lock and the entry of a volume that has ended with everything written back.
-    fn close(self, session: &Session, ownership: Ownership) -> Result<(), Failure> {
+    /// Releases the arena, the lock and the entry of a volume that has ended with everything written back. Returns what
+    /// takes a while to free and no command should wait for: the memory, and threads that do nothing any more.
+    fn close(self, session: &Session, ownership: Ownership) -> (Result<(), Failure>, Option<Memory>) {
         let left = session.bytes_left_at_end();
         session.drop_references();
-        drop(self.pressure);
-        drop((self.front_end, self.volume, self.engine));
+        drop((self.front_end, self.volume));
+        let memory = Memory { _pressure: self.pressure, _engine: self.engine };
         let closed = self.source.close(session.has_discarded());
         if left > 0 {
+            drop(memory); // the next mount opens the arena
             ownership.registered.leave();
             let arena = session.entry.arena.printable();
-            return Err(Failure::failed(format!("{} not written back, kept in {arena}", size::text(left)))
-                .advise("the next mount of the source writes the data back"));
+            let failure = Failure::failed(format!("{} not written back, kept in {arena}", size::text(left)))
+                .advise("the next mount of the source writes the data back");
+            return (Err(failure), None);
         }
         let removed = closed.and(arena_file::remove(&session.entry.arena));
         if removed.is_err() {
             // The log stays too, and will say why.
             ownership.registered.leave();
         }
-        removed
+        (removed, Some(memory))
     }
+}
+
+/// The cache of a volume that has ended.
+struct Memory {
+    /// Dropped first: it makes the engine shrink.
+    _pressure: Option<pressure::Listener>,
+    _engine: Engine,
 }
 
 fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, metrics: Option<&metrics::Server>) {
