@@ -96,14 +96,15 @@ pub(crate) fn writepages(
     limit: Limit<'_>,
     round: &mut Round,
 ) -> Wrote {
-    let (bdi, clock) = (inode.super_block().bdi(), &inode.super_block().engine().clock);
+    let sb = inode.super_block();
+    let bdi = sb.bdi();
     let mut pages = 0;
     while pages < limit.pages {
         if let UnitClass::Background(wb) = limit.class {
             if inode.units.load(Ordering::Acquire) >= bdi.slots.per_inode() {
                 return Wrote { pages, stop: Stop::Share };
             }
-            if !bdi.gate.start_unit(wb, clock.now(), limit.unit_bytes.into(), limit.gated) {
+            if !bdi.gate.start_unit(wb, sb.now(), limit.unit_bytes.into(), limit.gated) {
                 return Wrote { pages, stop: Stop::Gate };
             }
             if !bdi.slots.try_background(wb) {

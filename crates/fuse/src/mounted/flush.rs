@@ -18,15 +18,16 @@ use crate::volume::lock_order::LEAF;
 const SLICE: Duration = Duration::from_secs(1);
 impl MountedVolume {
     /// Flushes, beginning with stores to mappings, on a thread of its own: neither reports nor the deadline wait for a
-    /// kernel that waits for the backend.
+    /// kernel that waits for the backend. With no data to write the engine alone is asked, which keeps the deadline, and
+    /// there is nothing to report: then the caller's thread does it.
     pub(super) fn flush(
         &self,
         step: Step,
         deadline: &Deadline,
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
-        if !self.volume.has_mapped_nodes() && self.sb.status().bytes_left() == 0 {
-            return flush_unless_overtaken(&self.sb, deadline); // no thread for what takes no time
+        if self.volume.mapped_nodes().is_empty() && self.sb.status().bytes_left() == 0 {
+            return flush_unless_overtaken(&self.sb, deadline);
         }
         struct Flush {
             result: Mutex<Option<Result<(), MountedError>>>,

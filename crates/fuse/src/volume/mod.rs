@@ -181,11 +181,6 @@ impl Volume {
         self.nodes.mapped().iter().map(|node| node.id()).collect()
     }
 
-    /// Whether there are such nodes.
-    pub(crate) fn has_mapped_nodes(&self) -> bool {
-        !self.nodes.mapped().is_empty()
-    }
-
     /// The connection is gone: drops all nodes and handles, and ends the worker.
     pub(crate) fn tear_down(&self) {
         self.worker.stop();
