@@ -104,6 +104,16 @@ impl Arena {
         clone.map_err(|source| ArenaError::Os { call: "fcntl(F_DUPFD_CLOEXEC)", source })
     }
 
+    /// Another descriptor of the file with its lock, for a supervisor to pass on to the next process. While any process
+    /// has it, the arena is in use, unless this one is dropped in order.
+    ///
+    /// # Errors
+    /// [`ArenaError::Os`] if there are too many descriptors.
+    pub fn try_clone_lock(&self) -> Result<OwnedFd, ArenaError> {
+        let clone = self.file.lock_fd().try_clone_to_owned();
+        clone.map_err(|source| ArenaError::Os { call: "fcntl(F_DUPFD_CLOEXEC)", source })
+    }
+
     /// Number of frames, the reserve included.
     #[must_use]
     pub fn frames(&self) -> u32 {

@@ -38,7 +38,20 @@ impl Arena {
     /// As [`open`](Self::open).
     pub fn open_fd(fd: OwnedFd) -> Result<(Arc<Self>, Survivors), ArenaError> {
         source::file_system_of(fd.as_fd())?;
-        let file = ArenaFile::lock(fd)?;
+        Self::open_file(ArenaFile::lock(fd)?)
+    }
+
+    /// As [`open`](Self::open), for a descriptor from [`try_clone_lock`](Self::try_clone_lock) of an earlier process.
+    /// All of that process need not have ended: a thread that waits in the kernel may still hold the file.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_inherited(lock: OwnedFd) -> Result<(Arc<Self>, Survivors), ArenaError> {
+        source::file_system_of(lock.as_fd())?;
+        Self::open_file(ArenaFile::inherited(lock)?)
+    }
+
+    fn open_file(file: ArenaFile) -> Result<(Arc<Self>, Survivors), ArenaError> {
         let (header, file_bytes) = read_header(&file)?;
         let layout = header::check(&header, file_bytes)?;
         let mapping = Mapping::new(file.fd(), layout)?;

@@ -167,6 +167,20 @@ impl ArenaFile {
         }
     }
 
+    /// A file whose lock an earlier process has taken and passed on, with the file description itself.
+    pub(crate) fn inherited(lock: OwnedFd) -> Result<Self, ArenaError> {
+        let fd = fs::open(proc_path(lock.as_fd()), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(ArenaError::os("open of /proc/self/fd"))?;
+        // Has no effect on a description that has the lock.
+        fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| ArenaError::InUse)?;
+        Ok(Self { fd, lock })
+    }
+
+    /// Another descriptor of the file description with the lock.
+    pub(crate) fn lock_fd(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

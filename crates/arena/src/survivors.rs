@@ -14,6 +14,8 @@ use crate::volume_table::VolumeRecord;
 pub struct Survivors {
     /// By slot.
     pub volumes: Vec<SurvivingVolume>,
+    /// Whether another process keeps the files open that had no name left, so that their data is still of use.
+    pub removed_are_kept: bool,
 }
 
 /// A volume, with or without inodes.
@@ -78,7 +80,7 @@ pub(crate) fn group(arena: &Arena, newest: &[DirtyFrame]) -> Survivors {
         let volume = &mut volumes[volume.expect("C1: the inode's volume is in use")];
         volume.inodes.push(SurvivingInode { slot, record, pages });
     }
-    Survivors { volumes }
+    Survivors { volumes, removed_are_kept: false }
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ mod request;
 mod ring;
 mod session;
 mod sys;
+mod takeover;
 mod tenancy;
 pub mod tenants;
 mod transport;
@@ -51,6 +52,7 @@ pub use request::{Payload, RequestHeader};
 pub use ring::RingError;
 pub use rustix::io::Errno;
 pub use session::{Ended, Session, SessionError};
+pub use takeover::{Keeper, Kept, MountRecord, RecordError};
 pub use tenancy::Tenancy;
 pub use transport::{DevFuse, Transport};
 

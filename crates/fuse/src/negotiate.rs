@@ -14,6 +14,12 @@ struct Feature {
     affects: &'static str,
 }
 
+impl Feature {
+    fn missing(&self) -> MissingFeature {
+        MissingFeature { feature: self.name, affects: self.affects }
+    }
+}
+
 const fn feature(flag: u64, name: &'static str, affects: &'static str) -> Feature {
     Feature { flag, name, affects }
 }
@@ -104,6 +110,13 @@ pub struct Negotiated {
 }
 
 impl Negotiated {
+    /// The parameters that an earlier session agreed; `spoken` is the minor version and the flags.
+    pub(crate) fn again(spoken: (u32, u64), max_write: u32, max_readahead: u32, max_background: u16) -> Self {
+        let (minor, flags) = spoken;
+        let missing = WANTED.iter().filter(|feature| flags & feature.flag == 0).map(Feature::missing).collect();
+        Self { minor, flags, max_write, max_readahead, max_background, missing }
+    }
+
     /// Whether all of `flags`, bits of [`init`], are in use.
     #[must_use]
     pub const fn has(&self, flags: u64) -> bool {
@@ -134,9 +147,8 @@ pub(crate) fn negotiate(request: &InitRequest, options: &InitOptions) -> Result<
         return Err(NegotiateError::Version { major, minor });
     }
     let is_offered = |feature: &&Feature| offered & feature.flag != 0;
-    let missing = |feature: &Feature| MissingFeature { feature: feature.name, affects: feature.affects };
     if let Some(feature) = REQUIRED.iter().find(|feature| !is_offered(feature)) {
-        return Err(NegotiateError::Feature(missing(feature)));
+        return Err(NegotiateError::Feature(feature.missing()));
     }
     let lacking = WANTED.iter().filter(|feature| options.wanted & feature.flag != 0 && !is_offered(feature));
     let required = REQUIRED.iter().fold(0, |flags, feature| flags | feature.flag);
@@ -146,7 +158,7 @@ pub(crate) fn negotiate(request: &InitRequest, options: &InitOptions) -> Result<
         max_write: options.max_write,
         max_readahead: max_readahead.min(options.max_readahead),
         max_background: options.max_background,
-        missing: lacking.map(missing).collect(),
+        missing: lacking.map(Feature::missing).collect(),
     };
     let reply = InitOut {
         major: abi::KERNEL_VERSION,

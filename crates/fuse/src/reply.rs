@@ -38,21 +38,34 @@ pub struct Reply {
     slot: Option<RingSlot>,
     unique: u64,
     is_answered: bool,
+    /// Whether the request is in the record of a kept mount.
+    is_change: bool,
 }
 
 impl Reply {
     pub(crate) const fn new(connection: Arc<Connection>, unique: u64) -> Self {
-        Self { connection, slot: None, unique, is_answered: false }
+        Self { connection, slot: None, unique, is_answered: false, is_change: false }
     }
 
     pub(crate) const fn in_ring(connection: Arc<Connection>, unique: u64, slot: RingSlot) -> Self {
-        Self { connection, slot: Some(slot), unique, is_answered: false }
+        Self { connection, slot: Some(slot), unique, is_answered: false, is_change: false }
     }
 
     /// The number of the request.
     #[must_use]
     pub const fn unique(&self) -> u64 {
         self.unique
+    }
+
+    /// Notes that the request is in the record of a kept mount, which has to learn that it is answered. Returns whether
+    /// that is new.
+    pub(crate) fn mark_change(&mut self) -> bool {
+        !mem::replace(&mut self.is_change, true)
+    }
+
+    /// Whether the request is in the record of a kept mount.
+    pub(crate) const fn is_change(&self) -> bool {
+        self.is_change
     }
 
     pub(crate) const fn connection(&self) -> &Arc<Connection> {

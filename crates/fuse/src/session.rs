@@ -31,7 +31,7 @@ use crate::parse::{Operation, ParseError, Request, parse, parse_write};
 use crate::pool::{Context, Pool, PoolError, Registration, Solo, is_handling};
 use crate::reply::Reply;
 use crate::ring::{RingError, RingSlot, Rings};
-use crate::transport::Transport;
+use crate::transport::{DevFuse, Transport};
 
 /// How long INIT may take after a mount; the kernel sends it from within mount(2).
 const INIT_WAIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
@@ -132,6 +132,19 @@ impl Session {
             .then(|| Rings::prepare(transport.fd(), negotiated.max_write, pool.blocked_max()))
             .transpose()?;
         Self::serve(pool, Connection::new(Box::new(transport)), negotiated, rings.ok_or(RingError::NotOffered), fs)
+    }
+
+    /// As [`adopt`](Self::adopt), and asks the kernel for the requests left unanswered. It does so before this session
+    /// reads anything, since a request that it had read would come a second time too.
+    pub(crate) fn take_over(
+        pool: &Pool,
+        transport: impl Transport,
+        negotiated: Negotiated,
+        fs: Arc<dyn FileSystem>,
+    ) -> Result<Self, SessionError> {
+        let device = rustix::io::fcntl_dupfd_cloexec(transport.fd(), 3)?;
+        Notifier::new(Arc::new(Connection::new(Box::new(DevFuse::new(device)?)))).resend()?;
+        Self::adopt(pool, transport, negotiated, fs)
     }
 
     fn serve(

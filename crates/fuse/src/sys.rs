@@ -1,12 +1,15 @@
-//! Anonymous memory; rustix has no safe wrapper for mapping it.
+//! Memory of our own and shared memory; rustix has no safe wrapper for mapping it.
 #![allow(unsafe_code, reason = "a mapping is a raw pointer")]
 
 use std::ops::{Deref, DerefMut};
+use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::slice;
+// A model checker's atomics have another size; these lie in a file that other processes map.
+use std::sync::atomic::AtomicU64;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// Mappings of at least this size use huge pages.
 const HUGE_PAGE: usize = 2 << 20;
@@ -75,3 +78,30 @@ impl Drop for Memory {
 
 // SAFETY: the memory has one owner and is tied to no thread.
 unsafe impl Send for Memory {}
+
+/// Integers in memory that other processes can map too, or that the next process finds after this one was killed.
+pub(crate) struct SharedWords {
+    memory: Memory,
+}
+
+impl SharedWords {
+    /// Maps the first `count` words of `file`, which is sealed so that it cannot become shorter.
+    pub(crate) fn map(file: BorrowedFd<'_>, count: usize) -> Result<Self, Errno> {
+        let (len, protection) = (count * size_of::<AtomicU64>(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping at an address chosen by the kernel touches no existing memory.
+        let start = unsafe { mmap(null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
+        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { memory: Memory { start, len } })
+    }
+
+    /// The words.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        let (start, count) = (self.memory.start.as_ptr().cast(), self.memory.len / size_of::<AtomicU64>());
+        // SAFETY: so many words are mapped while `self` lives, aligned to a page. They are reached as atomics only, here
+        // and in other processes, and every value is valid.
+        unsafe { slice::from_raw_parts(start, count) }
+    }
+}
+
+// SAFETY: the memory is tied to no thread, and shared access is atomic.
+unsafe impl Sync for SharedWords {}

@@ -221,7 +221,7 @@ impl Volume {
 
     pub(crate) fn reopen(&self, handle: &FileHandle, id: NodeId) -> Answer<Found> {
         let handle = handle.clone();
-        self.ask(|done| Call::Reopen { handle, id: Some(id), done })
+        self.ask(|done| Call::Reopen { handle, id: Some(id), nameless: false, done })
     }
 
     pub(crate) fn attr(&self, node: &Node) -> Attr {

@@ -59,11 +59,12 @@ mod unsynced;
 mod volume;
 mod xattrs;
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 #[cfg(doc)]
 use slackwater::backend::WriteUnit;
-use slackwater::backend::{Backend, Call, Limits, NodeSupply};
+use slackwater::backend::{Backend, Call, Limits, Node, NodeSupply};
 use slackwater_sync::shim::Arc;
 
 pub use self::transfer::DirStats;
@@ -149,5 +150,9 @@ impl Backend for DirBackend {
 
     fn node_supply(&self) -> NodeSupply {
         descriptors::supply()
+    }
+
+    fn descriptor(&self, node: &Node) -> Option<OwnedFd> {
+        self.volume.descriptor(node)
     }
 }

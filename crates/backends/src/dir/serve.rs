@@ -14,7 +14,7 @@ impl Volume {
         match call {
             Call::Root { done } => done.complete(self.open_root()),
             Call::Lookup { dir, name, done } => done.complete(self.lookup(&dir, &name)),
-            Call::Reopen { handle, id, done } => done.complete(self.reopen(&handle, id)),
+            Call::Reopen { handle, id, nameless, done } => done.complete(self.reopen(&handle, id, nameless)),
             Call::Parent { dir, done } => done.complete(self.parent(&dir)),
             Call::Getattr { node, done } => done.complete(self.getattr(&node)),
             Call::Setattr { node, change, done } => {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx};
-use rustix::io::{self, Errno};
+use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
 use slackwater::backend::{FileHandle, Found, Limits, Node, NodeKind};
 use slackwater::{BackendError, ErrorKind, NodeId};
 use slackwater_sync::shim::{Arc, thread};
@@ -119,6 +119,11 @@ impl Volume {
         node.ok_or_else(|| BackendError::new(ErrorKind::Invalid, "a node of another backend"))
     }
 
+    /// Another descriptor of a node, which keeps the file alive.
+    pub(super) fn descriptor(&self, node: &Node) -> Option<OwnedFd> {
+        fcntl_dupfd_cloexec(&*self.node(node).ok()?.path, 3).ok()
+    }
+
     /// The directory behind `node`, and `name` if it may be one in it.
     pub(super) fn dir_and_name<'a>(&self, dir: &'a Node, name: &OsStr) -> Answer<&'a NodeFd> {
         let dir = self.node(dir)?;
@@ -188,7 +193,7 @@ impl Volume {
         self.handles.open(&self.root, handle)
     }
 
-    pub(super) fn reopen(&self, handle: &FileHandle, id: Option<NodeId>) -> Answer<Found> {
+    pub(super) fn reopen(&self, handle: &FileHandle, id: Option<NodeId>, nameless: bool) -> Answer<Found> {
         // A handle of another or a reformatted file system may be malformed here, and is stale too.
         let gone = |errno| match errno {
             Errno::STALE | Errno::NOENT | Errno::INVAL => ErrorKind::Stale.into(),
@@ -200,7 +205,7 @@ impl Volume {
             Some(id) => found.attr.id == id,
             None => found.handle == *handle && self.may_be_within(&found)?,
         };
-        match is_meant && found.attr.nlink > 0 {
+        match is_meant && (nameless || found.attr.nlink > 0) {
             true => Ok(found),
             false => Err(ErrorKind::Stale.into()),
         }

@@ -4,10 +4,11 @@
 //! [`Rate`](super::Rate) for that). Calls without a delay pass at once, on the caller's thread.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use slackwater::Clock;
-use slackwater::backend::{Backend, Call, Limits, NodeSupply};
+use slackwater::backend::{Backend, Call, Limits, Node, NodeSupply};
 use slackwater_sync::shim::Arc;
 
 use super::timer::Timer;
@@ -68,6 +69,10 @@ impl Backend for Delay {
 
     fn node_supply(&self) -> NodeSupply {
         self.inner.node_supply()
+    }
+
+    fn descriptor(&self, node: &Node) -> Option<OwnedFd> {
+        self.inner.descriptor(node)
     }
 }
 

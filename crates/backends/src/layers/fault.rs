@@ -7,9 +7,10 @@
 //! one by one.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use slackwater::backend::{Backend, Call, Limits, NodeSupply};
+use slackwater::backend::{Backend, Call, Limits, Node, NodeSupply};
 use slackwater::{BackendError, Clock, ErrorKind, NodeId};
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::shim::Arc;
@@ -100,6 +101,10 @@ impl Backend for Fault {
 
     fn node_supply(&self) -> NodeSupply {
         self.shared.inner.node_supply()
+    }
+
+    fn descriptor(&self, node: &Node) -> Option<OwnedFd> {
+        self.shared.inner.descriptor(node)
     }
 }
 

@@ -4,9 +4,10 @@
 //! refills at the rate, and holds a burst that may be spent at once after a pause. A fixed latency is added to every
 //! call.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use slackwater::backend::{Backend, Call, Limits, NodeSupply};
+use slackwater::backend::{Backend, Call, Limits, Node, NodeSupply};
 use slackwater::{Clock, Tick};
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
@@ -102,6 +103,10 @@ impl Backend for Rate {
 
     fn node_supply(&self) -> NodeSupply {
         self.inner.node_supply()
+    }
+
+    fn descriptor(&self, node: &Node) -> Option<OwnedFd> {
+        self.inner.descriptor(node)
     }
 }
 

@@ -34,7 +34,9 @@ pub enum Call {
         /// The identity that it must still have. `None` if the handle comes from outside and may be forged. In that
         /// case, a directory that is not in the volume is `Stale` too.
         id: Option<NodeId>,
-        /// The node; `Stale` if it no longer exists or has no name left.
+        /// Whether a node without a name counts too, because somebody keeps it open.
+        nameless: bool,
+        /// The node; `Stale` if it no longer exists, or has no name left and would need one.
         done: Done<Found>,
     },
     /// Finds the parent of a directory.

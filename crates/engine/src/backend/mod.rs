@@ -49,6 +49,7 @@ pub use values::{
 
 use std::any::Any;
 use std::fmt;
+use std::os::fd::OwnedFd;
 
 use slackwater_sync::shim::Arc;
 
@@ -81,6 +82,15 @@ pub trait Backend: Send + Sync + 'static {
     /// Never.
     fn node_supply(&self) -> NodeSupply {
         NodeSupply::Enough
+    }
+
+    /// Another descriptor of a node. While any process has it, the file can be
+    /// [found by its handle](Call::Reopen) even without a name. `None` if that is not how this backend keeps files.
+    ///
+    /// # Blocking
+    /// Never.
+    fn descriptor(&self, _node: &Node) -> Option<OwnedFd> {
+        None
     }
 }
 

@@ -303,7 +303,7 @@ impl Inode {
             return Ok(node);
         }
         let (handle, id) = (self.handle.clone(), Some(self.id));
-        match self.sb.call(None, |done| Call::Reopen { handle, id, done }) {
+        match self.sb.call(None, |done| Call::Reopen { handle, id, nameless: false, done }) {
             Ok(found) => Ok(self.adopt_node(found.node)),
             // A removal of ours may have taken its last name, and then brings the node (A1 of `names`).
             Err(error) if error.kind() == ErrorKind::Stale => {

@@ -16,6 +16,7 @@
 mod attributes;
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use slackwater_sync::gate;
@@ -71,7 +72,40 @@ impl SuperBlock {
     pub fn find_numbered(self: &Arc<Self>, number: u64) -> Result<InodeRef, FileError> {
         self.alive()?;
         let handle = FileHandle::from_number(number);
-        Ok(self.find_node(|done| Call::Reopen { handle, id: None, done })?)
+        Ok(self.find_node(|done| Call::Reopen { handle, id: None, nameless: false, done })?)
+    }
+
+    /// As [`find_numbered`](Self::find_numbered), also for a file without a name that another process keeps open.
+    ///
+    /// # Errors
+    /// The backend fails; `Stale` if it has no such node.
+    pub fn find_kept(self: &Arc<Self>, number: u64) -> Result<InodeRef, FileError> {
+        self.alive()?;
+        let handle = FileHandle::from_number(number);
+        let asked = self.evictions();
+        let found: Found = self.call(None, |done| Call::Reopen { handle, id: None, nameless: true, done })?;
+        let (node, nlink) = (found.node.clone(), found.attr.nlink);
+        let inode = self.iget(found, asked)?;
+        if nlink == 0 {
+            inode.record_names(0);
+            inode.adopt_node(node); // nothing else leads to it
+        }
+        Ok(inode)
+    }
+
+    /// A descriptor of a file, which keeps it alive without a name. `None` if the backend has no such thing.
+    ///
+    /// # Errors
+    /// The backend fails.
+    pub fn descriptor(&self, inode: &InodeRef) -> Result<Option<OwnedFd>, FileError> {
+        Ok(self.bdi().backend.descriptor(&inode.node()?))
+    }
+
+    /// Drops the references to files without a name whose data survived. From now on such a file exists only while it is
+    /// open.
+    pub fn release_kept(&self) {
+        let kept = std::mem::take(&mut *self.kept.lock());
+        drop(kept); // without the lock: it may be the last reference
     }
 
     /// Finds the parent of `dir`.

@@ -124,6 +124,8 @@ pub struct SuperBlock {
     pub(crate) reads: ReadCounts,
     /// Dirty data saved in files of its own.
     pub(crate) rescued: Mutex<Vec<Rescued>>,
+    /// Files without a name whose data survived, until those who have them open are known again.
+    pub(crate) kept: Mutex<Vec<InodeRef>>,
     pub(crate) removed: Mutex<Vec<removed::RemovedFile>>,
     /// The frames of a copy that did not end in time (G3 of `removed`).
     pub(crate) late_copy: Mutex<Weak<removed::CopyFrames>>,
@@ -187,6 +189,7 @@ impl SuperBlock {
             changed_underneath: AtomicU64::new(0),
             reads: ReadCounts::default(),
             rescued: Mutex::new(LEAVES, Vec::new()),
+            kept: Mutex::new(LEAVES, Vec::new()),
             removed: Mutex::new(LEAVES, Vec::new()),
             late_copy: Mutex::new(LEAVES, Weak::new()),
         });

@@ -10,6 +10,7 @@ use crate::mounted::holders::{Holder, list};
 use crate::printable::Printable as _;
 use crate::ring::RingError;
 use crate::session::SessionError;
+use crate::takeover::RecordError;
 
 /// Why a volume is not mounted.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +27,9 @@ pub enum MountVolumeError {
     /// The session did not start.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The record of an earlier process cannot be used.
+    #[error(transparent)]
+    Record(#[from] RecordError),
 }
 
 impl From<RingError> for MountVolumeError {

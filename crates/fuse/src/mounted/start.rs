@@ -1,5 +1,6 @@
 //! Starting a mount: mount, serve, and probe the kernel's page cache.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use slackwater_sync::shim::Arc;
@@ -13,6 +14,7 @@ use crate::negotiate::{InitOptions, MissingFeature};
 use crate::notifier::Notification;
 use crate::pool::Pool;
 use crate::session::Session;
+use crate::takeover::RecordError;
 use crate::transport::DevFuse;
 use crate::volume::{Served, Volume};
 
@@ -62,12 +64,37 @@ pub(super) fn start(
             // The kernel has answered requests by now, so it has taken or refused the entries.
             session.rings()?;
         }
+        if let Some(keeping) = volume.keeping() {
+            keeping.record.agree(session.negotiated(), dev, !missing.contains(&COHERENCE));
+        }
         Ok(Started { session, dev, missing })
     };
     start().inspect_err(|_| {
         // Unmount rather than leave a mount that hangs.
         let _ = mount::unmount(mountpoint, true);
     })
+}
+
+/// Serves the connection of an earlier process, whose requests without an answer come again.
+pub(super) fn take_over(
+    pool: &Pool,
+    volume: &Arc<Volume>,
+    options: &MountOptions,
+    device: OwnedFd,
+    files: &[u64],
+) -> Result<Started, MountVolumeError> {
+    let keeping = volume.keeping().ok_or(RecordError::Damaged("there is none"))?;
+    let (negotiated, dev, is_coherent) = keeping.record.agreed()?;
+    let transport = DevFuse::new(device).map_err(MountVolumeError::Device)?;
+    volume.inherit(files);
+    if is_coherent || options.read_only {
+        volume.trust_kernel_cache();
+    }
+    let missing = negotiated.missing.clone();
+    let probe = Arc::new(ProbeFile::new());
+    probe.end();
+    let session = Session::take_over(pool, transport, negotiated, Arc::new(Served { volume: volume.clone(), probe }))?;
+    Ok(Started { session, dev, missing })
 }
 
 fn is_coherent(probe: &ProbeFile, session: &Session, mountpoint: &Path) -> bool {

@@ -5,6 +5,7 @@
 
 use crate::abi::{AttrOut, EntryOut, Kstatfs};
 use crate::reply::{Delivery, Reply};
+use crate::takeover::Outcome;
 use crate::volume::Volume;
 use crate::volume::errno::Failure;
 use crate::volume::read_buffer::ReadBuffer;
@@ -40,9 +41,43 @@ pub(super) enum Answer {
     Ioctl(Vec<u8>),
 }
 
+/// What the record of a kept mount says of a result. The handle of an opened file has its own entry there.
+fn outcome_of(result: &Result<Answer, Failure>) -> Outcome {
+    match result {
+        Err(Failure(errno)) => Outcome::Failed(*errno),
+        Ok(Answer::Entry(entry)) => Outcome::Entry(entry.nodeid),
+        Ok(Answer::Attr(_)) => Outcome::Attr,
+        Ok(Answer::Written(bytes)) => Outcome::Written(*bytes),
+        Ok(
+            Answer::Done
+            | Answer::Opened(..)
+            | Answer::Created(..)
+            | Answer::Entries(..)
+            | Answer::Bytes(_)
+            | Answer::Data(_)
+            | Answer::Size(_)
+            | Answer::Offset(_)
+            | Answer::Statfs(_)
+            | Answer::Ioctl(_),
+        ) => Outcome::Done,
+    }
+}
+
 impl Volume {
     /// Sends an answer. If it does not arrive, takes back what it hands out.
     pub(super) fn deliver(&self, reply: Reply, result: Result<Answer, Failure>) {
+        let unique = reply.unique();
+        match self.keeping.as_ref().filter(|_| reply.is_change()) {
+            None => self.send(reply, result),
+            Some(keeping) => {
+                keeping.record.complete_change(unique, outcome_of(&result));
+                self.send(reply, result);
+                keeping.record.end_change(unique);
+            }
+        }
+    }
+
+    fn send(&self, reply: Reply, result: Result<Answer, Failure>) {
         let answer = match result {
             Ok(answer) => answer,
             Err(Failure(errno)) => {

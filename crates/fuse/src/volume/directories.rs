@@ -20,9 +20,11 @@ use slackwater_sync::shim::atomic::Ordering;
 
 use crate::abi::{EntryOut, ReadIn};
 use crate::dirents::{Dirents, Full};
+use crate::takeover::HandleRecord;
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::errno::Failure;
+use crate::volume::handles::Handle;
 use crate::volume::lock_order::DIRECTORY;
 use crate::volume::nodes::Node;
 
@@ -73,12 +75,13 @@ impl OpenDirectory {
 
 impl Volume {
     /// OPENDIR.
-    pub(super) fn opendir(&self, node: &Arc<Node>) -> Result<Answer, Failure> {
+    pub(super) fn opendir(&self, node: &Arc<Node>, unique: u64) -> Result<Answer, Failure> {
         if node.inode.kind() != NodeKind::Directory {
             return Err(Errno::NOTDIR.into());
         }
         let directory = OpenDirectory::new(Arc::clone(node));
-        Ok(Answer::Opened(self.handles.add_directory(Arc::new(directory)), 0))
+        let record = HandleRecord { is_directory: true, node: node.id(), flags: 0, open_flags: 0, unique };
+        Ok(Answer::Opened(self.handles.add(Handle::Directory(Arc::new(directory)), &record), 0))
     }
 
     /// READDIR, and READDIRPLUS with `plus`.

@@ -14,7 +14,7 @@ use crate::coherence::ProbeFile;
 use crate::file_system::FileSystem;
 use crate::landing::Landed;
 use crate::negotiate::Negotiated;
-use crate::notifier::Notifier;
+use crate::notifier::{Notification, Notifier};
 use crate::parse::{Change, Forgets, Operation};
 use crate::pool::Context;
 use crate::reply::Reply;
@@ -39,6 +39,9 @@ impl FileSystem for Served {
     fn init(&self, negotiated: &Negotiated, notifier: &Notifier) {
         // Set once: a volume is served by one session.
         let _ = self.volume.notifier.set(notifier.clone());
+        for node in std::mem::take(&mut *self.volume.nodes_to_invalidate.lock()) {
+            notifier.queue(Notification::InvalInode { node, offset: 0, len: 0 });
+        }
         if has_prune(negotiated) {
             let _ = self.volume.pruner.set(notifier.clone());
         }
@@ -81,7 +84,9 @@ impl FileSystem for Served {
     }
 
     fn destroy(&self) {
-        self.volume.tear_down();
+        if !self.volume.is_handed_over() {
+            self.volume.tear_down();
+        }
     }
 }
 
@@ -118,6 +123,7 @@ impl Volume {
     #[allow(clippy::wildcard_enum_match_arm, reason = "the rest is about a node")]
     fn dispatch(self: &Arc<Self>, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, reply: Reply) {
         let change = op.change(header.node_id);
+        let Some(reply) = self.admit(cx, header, &op, change.is_some(), reply) else { return };
         if is_brief(&op) {
             cx.expect_brief();
         }
@@ -196,13 +202,13 @@ impl Volume {
             | Operation::Setlk(_)
             | Operation::Setlkw(_)
             | Operation::Unknown(_) => self.deliver(reply, Err(Errno::NOSYS.into())),
-            op => match self.nodes.get(header.node_id) {
-                None if is_of_itself(&op) => {
+            op => match self.node(cx, header.node_id) {
+                Err(_) if is_of_itself(&op) => {
                     let id = header.node_id;
                     self.serve(cx, header, change, reply, move |volume| volume.find_forgotten(id));
                 }
-                Some(node) => self.dispatch_on_node(cx, header, op, change, node, reply),
-                None => self.deliver(reply, Err(Errno::STALE.into())),
+                Ok(node) => self.dispatch_on_node(cx, header, op, change, node, reply),
+                Err(failure) => self.deliver(reply, Err(failure)),
             },
         }
     }
@@ -271,8 +277,9 @@ impl Volume {
                 self.serve(cx, header, change, reply, move |volume| volume.remove(&memcg, &node, &name, removal));
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
-                let Some(to_dir) = self.nodes.get(new_parent) else {
-                    return self.deliver(reply, Err(Errno::STALE.into()));
+                let to_dir = match self.node(cx, new_parent) {
+                    Ok(to_dir) => to_dir,
+                    Err(failure) => return self.deliver(reply, Err(failure)),
                 };
                 let (from, to, memcg) = (own(name), own(new_name), self.tenant(header));
                 self.serve(cx, header, change, reply, move |volume| {
@@ -280,7 +287,10 @@ impl Volume {
                 });
             }
             Operation::Link { node: linked, name } => {
-                let Some(linked) = self.nodes.get(linked) else { return self.deliver(reply, Err(Errno::STALE.into())) };
+                let linked = match self.node(cx, linked) {
+                    Ok(linked) => linked,
+                    Err(failure) => return self.deliver(reply, Err(failure)),
+                };
                 let name = own(name);
                 self.serve(cx, header, change, reply, move |volume| volume.link(&linked, &node, &name));
             }
@@ -288,7 +298,7 @@ impl Volume {
                 let opener = self.opener(header);
                 self.serve(cx, header, change, reply, move |volume| volume.open(&node, &args, &opener));
             }
-            Operation::Opendir(_) => self.deliver(reply, self.opendir(&node)),
+            Operation::Opendir(_) => self.deliver(reply, self.opendir(&node, header.unique)),
             Operation::Fsyncdir(args) => {
                 self.serve(cx, header, change, reply, move |volume| volume.fsyncdir(&node, &args))
             }
@@ -324,6 +334,7 @@ impl Volume {
             return self.deliver(reply, Err(Errno::IO.into()));
         }
         let Some(open) = self.handles.file(args.fh) else { return self.deliver(reply, Err(Errno::BADF.into())) };
+        let Some(reply) = self.admit_write(cx, header, args, reply) else { return };
         let mut write = self.new_write(header, open, args);
         if write.must_queue() {
             return self.park(self.hold_reply(header.pid, reply), write, bytes);
@@ -353,6 +364,7 @@ impl Volume {
             Some(write) => write,
             None => return self.write(cx, header, args, landed.into_bytes(0), reply),
         };
+        let Some(reply) = self.admit_write(cx, header, args, reply) else { return };
         match write.attempt_landed(&mut landed) {
             Attempt::Done if write.is_async() => self.answer_write(header, write, reply),
             Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
@@ -365,7 +377,7 @@ impl Volume {
 
     fn new_write(&self, header: &RequestHeader, open: Arc<OpenFile>, args: &WriteIn) -> Write {
         let (memcg, flags) = (self.charged(header, &open), self.write_flags(&open.node, header));
-        Write::new(open, memcg, flags, args)
+        Write::new(open, memcg, flags, args, header.unique)
     }
 
     /// The tenant for which a request opens or removes files.
@@ -374,8 +386,8 @@ impl Volume {
         tenant.unwrap_or_else(|| Arc::clone(self.sb.root_memcg()))
     }
 
-    fn opener(&self, header: &RequestHeader) -> Opener {
-        Opener { memcg: self.tenant(header), dontcache: self.tenant_dontcache(header) }
+    pub(super) fn opener(&self, header: &RequestHeader) -> Opener {
+        Opener { memcg: self.tenant(header), dontcache: self.tenant_dontcache(header), unique: header.unique }
     }
 
     /// The tenant charged for the pages that a request writes to `open` or brings into the cache.

@@ -26,6 +26,7 @@ mod dontcache;
 mod errno;
 mod flags;
 mod handles;
+mod inherited;
 mod kernel_pages;
 pub(crate) mod lock_order;
 mod mapped_flush;
@@ -38,6 +39,8 @@ mod processes;
 mod pruning;
 mod read_buffer;
 mod reads;
+mod removed;
+mod repeated;
 mod worker;
 mod writes;
 mod xattrs;
@@ -45,14 +48,17 @@ mod xattrs;
 use std::time::Duration;
 
 use slackwater::{FileError, SuperBlock};
+use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, OnceLock};
 
 use crate::mount::MountOptions;
 use crate::notifier::Notifier;
+use crate::takeover::Keeping;
 use crate::tenancy::Tenancy;
 use blocking::Backlog;
 use handles::Handles;
+use lock_order::LEAF;
 use nodes::Nodes;
 use worker::Worker;
 
@@ -80,6 +86,10 @@ pub(crate) struct Volume {
     is_refusing: AtomicBool,
     /// Whether the kernel's page cache was seen to follow writes that go around it.
     is_coherent: AtomicBool,
+    /// How the mount outlives this process.
+    keeping: Option<Arc<Keeping>>,
+    /// Nodes of an earlier process whose pages the kernel is to drop, before there is a notifier.
+    nodes_to_invalidate: Mutex<Vec<u64>>,
 }
 
 impl Volume {
@@ -91,11 +101,12 @@ impl Volume {
         sb: &Arc<SuperBlock>,
         tenancy: Option<Arc<Tenancy>>,
         options: &MountOptions,
+        keeping: Option<Arc<Keeping>>,
     ) -> Result<Arc<Self>, FileError> {
         Ok(Arc::new(Self {
             sb: Arc::clone(sb),
             nodes: Nodes::new(sb.root()?),
-            handles: Handles::new(),
+            handles: Handles::new(keeping.as_ref().map(|keeping| Arc::clone(&keeping.record))),
             worker: Worker::new(),
             tenancy,
             dontcache: AtomicBool::new(options.dontcache),
@@ -105,6 +116,8 @@ impl Volume {
             pruner: OnceLock::new(),
             is_refusing: AtomicBool::new(false),
             is_coherent: AtomicBool::new(false),
+            keeping,
+            nodes_to_invalidate: Mutex::new(LEAF, Vec::new()),
         }))
     }
 
@@ -129,6 +142,11 @@ impl Volume {
             }
         }
         false
+    }
+
+    /// How the mount outlives this process.
+    pub(crate) fn keeping(&self) -> Option<&Arc<Keeping>> {
+        self.keeping.as_ref()
     }
 
     /// Whether every request is refused.
@@ -179,6 +197,18 @@ impl Volume {
     /// Node numbers of files that may have been modified through a mapping.
     pub(crate) fn mapped_nodes(&self) -> Vec<u64> {
         self.nodes.mapped().iter().map(|node| node.id()).collect()
+    }
+
+    /// Leaves everything as it is when the session ends.
+    pub(crate) fn set_handed_over(&self) {
+        if let Some(keeping) = &self.keeping {
+            keeping.is_handed_over.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether another process goes on with the volume.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.keeping.as_ref().is_some_and(|keeping| keeping.is_handed_over.load(Ordering::Acquire))
     }
 
     /// The connection is gone: drops all nodes and handles, and ends the worker.

@@ -112,7 +112,7 @@ impl Volume {
         self.open_new(dir, inode, args.flags, opener)
     }
 
-    fn open_new(&self, dir: &Node, inode: InodeRef, flags: u32, opener: &Opener) -> Result<Answer, Failure> {
+    pub(super) fn open_new(&self, dir: &Node, inode: InodeRef, flags: u32, opener: &Opener) -> Result<Answer, Failure> {
         let node = self.node_in(dir, inode)?;
         Self::mark_unset(&node);
         match self.open_handle(&node, flags, opener) {
@@ -138,7 +138,12 @@ impl Volume {
         name: &OsStr,
         removal: Removal,
     ) -> Result<Answer, Failure> {
-        self.unfrozen(|| self.sb.remove_for(memcg, &dir.inode, name, removal))?;
+        let victim = if removal == Removal::File { self.keep_victim(dir, name) } else { None };
+        let removed = self.unfrozen(|| self.sb.remove_for(memcg, &dir.inode, name, removal));
+        if let Some(victim) = victim.filter(|_| removed.is_err()) {
+            victim.stays();
+        }
+        removed?;
         Ok(Answer::Done)
     }
 
@@ -157,8 +162,15 @@ impl Volume {
             RENAME_WHITEOUT => RenameMode::Whiteout,
             _ => return Err(Errno::INVAL.into()),
         };
+        let replaces = matches!(mode, RenameMode::Replace | RenameMode::Whiteout);
+        let victim = if replaces { self.keep_victim(to_dir, to) } else { None };
         let (from, to) = ((&from_dir.inode, from), (&to_dir.inode, to));
-        self.unfrozen(|| self.sb.rename_after(memcg, from, to, mode, |source| self.flush_mapped_pages(source)))?;
+        let rename = || self.sb.rename_after(memcg, from, to, mode, |source| self.flush_mapped_pages(source));
+        let renamed = self.unfrozen(rename);
+        if let Some(victim) = victim.filter(|_| renamed.is_err()) {
+            victim.stays();
+        }
+        renamed?;
         Ok(Answer::Done)
     }
 

@@ -55,6 +55,10 @@ pub(super) struct Node {
     pub(super) writers: AtomicU32,
     /// Its pages in the kernel's page cache, and the ranges written around them.
     pub(super) kernel_pages: KernelPages,
+    /// Open files of it.
+    pub(super) opened: AtomicU32,
+    /// Whether the keeper has a descriptor of it (R1 of `removed`).
+    pub(super) is_kept: AtomicBool,
     /// Number of parked writes; later ones queue behind them.
     pub(super) parked: AtomicU32,
     /// Truncated to zero and not yet written back: the next data replaces what the backend has.
@@ -75,6 +79,8 @@ impl Node {
             lookups: AtomicU64::new(0),
             writers: AtomicU32::new(0),
             kernel_pages: KernelPages::new(),
+            opened: AtomicU32::new(0),
+            is_kept: AtomicBool::new(false),
             parked: AtomicU32::new(0),
             emptied: AtomicBool::new(false),
             dontcache: DontcacheState::unknown(),

@@ -8,10 +8,12 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
 use crate::abi::{FsyncIn, OpenIn, fopen, open_in};
+use crate::takeover::{HandleRecord, Keeping};
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::errno::{self, Failure};
 use crate::volume::flags::check_protection;
+use crate::volume::handles::Handle;
 use crate::volume::nodes::Node;
 
 /// Flag of FSYNC and FSYNCDIR: data only.
@@ -23,6 +25,8 @@ pub(super) struct Opener {
     pub(super) memcg: Arc<Memcg>,
     /// Whether the tenant's reads and writes stay out of the cache, if the tenant says so.
     pub(super) dontcache: Option<bool>,
+    /// Number of the request.
+    pub(super) unique: u64,
 }
 
 /// An open file.
@@ -34,10 +38,13 @@ pub(super) struct OpenFile {
     can_map: bool,
     /// Whether something was read through it.
     has_reader: AtomicBool,
+    /// Who keeps the file if it loses its last name.
+    pub(super) keeping: Option<Arc<Keeping>>,
 }
 
 impl OpenFile {
-    fn new(node: &Arc<Node>, file: File, flags: OFlags) -> Self {
+    pub(super) fn new(node: &Arc<Node>, file: File, flags: OFlags, keeping: Option<&Arc<Keeping>>) -> Self {
+        node.opened.fetch_add(1, Ordering::AcqRel);
         let is_writable = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         if is_writable {
             node.writers.fetch_add(1, Ordering::SeqCst); // G1 of `flags`
@@ -46,7 +53,14 @@ impl OpenFile {
         if can_map {
             node.kernel_pages.add_mapper();
         }
-        Self { node: Arc::clone(node), file, is_writable, can_map, has_reader: AtomicBool::new(false) }
+        Self {
+            node: Arc::clone(node),
+            file,
+            is_writable,
+            can_map,
+            has_reader: AtomicBool::new(false),
+            keeping: keeping.cloned(),
+        }
     }
 
     /// Sets the tenant that reads through it, on the first read; `tenant` is called only then.
@@ -81,6 +95,10 @@ impl Drop for OpenFile {
         if self.can_map {
             self.node.kernel_pages.remove_mapper();
         }
+        let is_last = self.node.opened.fetch_sub(1, Ordering::AcqRel) == 1;
+        if let Some(keeping) = self.keeping.as_ref().filter(|_| is_last) {
+            self.node.release_kept(keeping);
+        }
     }
 }
 
@@ -99,7 +117,7 @@ impl Volume {
         }
     }
 
-    fn truncate(&self, node: &Node, args: &OpenIn) -> Result<(), FileError> {
+    pub(super) fn truncate(&self, node: &Node, args: &OpenIn) -> Result<(), FileError> {
         let had_bytes = node.inode.size_bytes() != 0;
         let change = slackwater::backend::AttrChange { size_bytes: Some(0), ..Default::default() };
         self.unfrozen(|| self.sb.setattr(&node.inode, change))?;
@@ -123,7 +141,7 @@ impl Volume {
         // Close-to-open consistency: an open sees the current state of the file.
         let (_, is_changed) = self.revalidate(&node.inode)?;
         let file = self.unfrozen(|| File::open_for(&node.inode, &opener.memcg))?;
-        let open = OpenFile::new(node, file, flags);
+        let open = OpenFile::new(node, file, flags, self.keeping.as_ref());
         if open.is_writable {
             check_protection(node, flags)?;
         }
@@ -139,7 +157,17 @@ impl Volume {
         } else {
             fopen::NOFLUSH | fopen::KEEP_CACHE
         };
-        Ok((self.handles.add_file(Arc::new(open)), open_flags))
+        if node.inode.attr().nlink == 0 {
+            self.keep(node);
+        }
+        let record = HandleRecord {
+            is_directory: false,
+            node: node.id(),
+            flags: flags.bits(),
+            open_flags,
+            unique: opener.unique,
+        };
+        Ok((self.handles.add(Handle::File(Arc::new(open)), &record), open_flags))
     }
 
     /// FLUSH: one of the descriptors was closed, perhaps by a child that exits. It reports errors since the last fsync
@@ -199,10 +227,10 @@ mod tests {
         let arena = Arena::create(&ArenaConfig::memfd(8 << 20)).expect("an arena");
         let engine = Engine::new(arena, std::sync::Arc::new(SystemClock), Tunables::default());
         let sb = engine.mount("memory", std::sync::Arc::new(MemBackend::new())).expect("a volume");
-        let volume = Volume::new(&sb, None, &crate::mount::MountOptions::default()).expect("a volume to serve");
+        let volume = Volume::new(&sb, None, &crate::mount::MountOptions::default(), None).expect("a volume to serve");
         let inode = sb.make(&sb.root().expect("a root"), "a", NewNode::File, 0o644).expect("a file");
         let node = volume.nodes.look_up(inode).expect("not the root");
-        let opener = |dontcache| Opener { memcg: Arc::clone(sb.root_memcg()), dontcache };
+        let opener = |dontcache| Opener { memcg: Arc::clone(sb.root_memcg()), dontcache, unique: 0 };
         let opened = |flags: OFlags| volume.open_handle(&node, flags.bits(), &opener(None)).expect("it opens").1;
         let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         let (uncached, cached) = (fopen::NOFLUSH | fopen::DIRECT_IO, fopen::NOFLUSH | fopen::KEEP_CACHE);

@@ -8,6 +8,7 @@ use slackwater_sync::shim::atomic::Ordering;
 
 use crate::abi::{WriteIn, open, write_in};
 use crate::landing::Landed;
+use crate::takeover::Outcome;
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::callers::PendingCall;
@@ -29,6 +30,8 @@ pub(super) struct Write {
     kills_suidgid: bool,
     /// The scope that must be durable before the reply.
     sync: Option<SyncScope>,
+    /// Number of the request.
+    unique: u64,
 }
 
 /// How far a write got.
@@ -46,17 +49,22 @@ pub(super) enum Attempt {
     Failed(Failure),
 }
 
+/// What a write makes durable before it returns.
+pub(super) fn sync_scope(args: &WriteIn) -> Option<SyncScope> {
+    // The kernel adds RWF_SYNC and RWF_DSYNC of this write to the flags of the open file.
+    match args.flags & open::SYNC {
+        open::SYNC => Some(SyncScope::All),
+        flags if flags & open::DSYNC != 0 => Some(SyncScope::Data),
+        _ => None,
+    }
+}
+
 impl Write {
     /// The write that a request describes.
-    pub(super) fn new(open: Arc<OpenFile>, memcg: Arc<Memcg>, flags: WriteFlags, args: &WriteIn) -> Self {
-        // The kernel adds RWF_SYNC and RWF_DSYNC of this write to the flags of the open file.
-        let sync = match args.flags & open::SYNC {
-            open::SYNC => Some(SyncScope::All),
-            flags if flags & open::DSYNC != 0 => Some(SyncScope::Data),
-            _ => None,
-        };
+    pub(super) fn new(open: Arc<OpenFile>, memcg: Arc<Memcg>, flags: WriteFlags, args: &WriteIn, unique: u64) -> Self {
+        let sync = sync_scope(args);
         let kills_suidgid = args.write_flags & write_in::KILL_SUIDGID != 0;
-        Self { open, memcg, flags, offset_bytes: args.offset, taken: 0, kills_suidgid, sync }
+        Self { open, memcg, flags, offset_bytes: args.offset, taken: 0, kills_suidgid, sync, unique }
     }
 
     /// Whether the write is complete once its bytes are taken.
@@ -130,6 +138,14 @@ impl Write {
                 Err(error) => return self.failed(error),
             }
         }
+        self.done()
+    }
+
+    /// The bytes are taken: a process that takes the mount over must not write them again (X2 of `repeated`).
+    fn done(&self) -> Attempt {
+        if let Some(keeping) = &self.open.keeping {
+            keeping.record.complete_change(self.unique, Outcome::Written(self.taken as u32));
+        }
         Attempt::Done
     }
 
@@ -137,7 +153,7 @@ impl Write {
         if matches!(error, FileError::NotMounted) {
             Attempt::WouldBlock // usually frozen; a thread that may wait finds out
         } else if self.taken > 0 {
-            Attempt::Done
+            self.done()
         } else {
             Attempt::Failed(error.into())
         }

@@ -68,7 +68,7 @@ impl Calls {
             Call::Lookup { dir, name, done } => {
                 self.find_from(dir, done, move |view, dir| names::lookup(view, dir, &name));
             }
-            Call::Reopen { handle, id, done } => {
+            Call::Reopen { handle, id, nameless: _, done } => {
                 let dev = self.nodes.dev();
                 self.find(done, move |view| names::reopen(view, dev, &handle, id));
             }

@@ -120,7 +120,7 @@ impl<S: Subject> World<S> {
         let found = match self.handles.get(&id) {
             Some(handle) => {
                 let handle = handle.clone();
-                self.volume().ask(|done| Call::Reopen { handle, id: None, done })?
+                self.volume().ask(|done| Call::Reopen { handle, id: None, nameless: false, done })?
             }
             None => {
                 let (dir, name) = self.tree.name_of(id).expect("a node without a name stays open");

@@ -123,7 +123,9 @@ impl Backend for MemBackend {
         match call {
             Call::Root { done } => done.complete(self.ask(|volume| volume.found(ROOT))),
             Call::Lookup { dir, name, done } => done.complete(self.ask(|volume| volume.lookup(&dir, &name))),
-            Call::Reopen { handle, id, done } => done.complete(self.ask(|volume| volume.reopen(&handle, id))),
+            Call::Reopen { handle, id, nameless, done } => {
+                done.complete(self.ask(|volume| volume.reopen(&handle, id, nameless)));
+            }
             Call::Parent { dir, done } => done.complete(self.ask(|volume| volume.parent(&dir))),
             Call::Getattr { node, done } => done.complete(self.ask(|volume| volume.getattr(&node))),
             Call::Setattr { node, change, done } => done.complete(self.ask(|volume| volume.setattr(&node, change))),

@@ -96,7 +96,7 @@ fn a_synced_file_survives_with_its_name_and_an_unsynced_one_is_stale() {
     assert_eq!(disk.size("dir/gone"), None);
     assert_eq!(disk.sync(&gone.node), Err(ErrorKind::Stale));
     let Found { handle, attr, .. } = gone;
-    let reopened = disk.call(|done| Call::Reopen { handle, id: Some(attr.id), done });
+    let reopened = disk.call(|done| Call::Reopen { handle, id: Some(attr.id), nameless: false, done });
     assert_eq!(reopened.expect_err("it never became durable").kind(), ErrorKind::Stale);
 }
 
@@ -267,7 +267,7 @@ fn a_reused_number_gets_another_generation() {
     let next = disk.file(&root, "second", 1);
     assert_eq!(next.attr.id.ino, attr.id.ino);
     assert_ne!(next.attr.id.generation, attr.id.generation);
-    let reopened = disk.call(|done| Call::Reopen { handle, id: Some(attr.id), done });
+    let reopened = disk.call(|done| Call::Reopen { handle, id: Some(attr.id), nameless: false, done });
     assert_eq!(reopened.expect_err("another file by now").kind(), ErrorKind::Stale);
 }
 

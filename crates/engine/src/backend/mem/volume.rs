@@ -110,11 +110,11 @@ impl Volume {
         self.found(entries.get(name).ok_or(ErrorKind::NotFound)?)
     }
 
-    pub(super) fn reopen(&self, handle: &FileHandle, id: Option<NodeId>) -> Answer<Found> {
+    pub(super) fn reopen(&self, handle: &FileHandle, id: Option<NodeId>, nameless: bool) -> Answer<Found> {
         let handle: &[u8; 16] = handle.as_bytes().try_into().map_err(|_| ErrorKind::Stale)?;
         let (ino, generation) = (u64::from_le_bytes(handle[..8].try_into().expect("8 bytes")), &handle[8..]);
         let live = self.live.get(&ino).ok_or(ErrorKind::Stale)?;
-        let has_name = ino == ROOT || !live.names.is_empty();
+        let has_name = nameless || ino == ROOT || !live.names.is_empty();
         if !has_name || generation != live.node.generation.to_le_bytes() || id.is_some_and(|id| id != self.id(ino)) {
             return Err(ErrorKind::Stale.into());
         }

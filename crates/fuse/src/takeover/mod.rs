@@ -1,0 +1,90 @@
+//! Taking over the mount of a process that died, or that hands over on purpose.
+//!
+//! A keeper, another process, holds the connection's descriptor, so the mount lives on without a server and requests
+//! wait. The next process serves the same connection. What it must know beyond the arena is in a [record](MountRecord)
+//! in shared memory: the agreed protocol, the open handles, and the changes in progress.
+//!
+//! # Nodes
+//! No table of nodes is kept. A node that the new process does not know is found by its number, as an NFS server finds
+//! a file by its handle (`volume::inherited`). A file without a name can be found only while some descriptor of it is
+//! open, so the keeper gets one before the name is removed (`volume::removed`).
+//!
+//! # Requests
+//! The kernel sends every request again that was read and not answered ([`Notifier::resend`](crate::Notifier::resend)).
+//! Such a request may have been carried out; `volume::repeated` decides that by the record.
+
+mod record;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use slackwater_sync::shim::atomic::AtomicBool;
+use slackwater_sync::shim::{Arc, OnceLock};
+
+use crate::abi::UNIQUE_RESEND;
+
+pub(crate) use record::{ChangeRecord, HandleRecord, Outcome};
+pub use record::{MountRecord, RecordError};
+
+/// Keeps descriptors of files that were removed while they were open, for the next process.
+pub trait Keeper: Send + Sync {
+    /// Keeps a descriptor under a number that identifies the file. Returns once the keeper has it.
+    ///
+    /// # Errors
+    /// The keeper does not have it.
+    fn keep(&self, number: u64, file: OwnedFd) -> io::Result<()>;
+
+    /// The file is closed: the descriptor is needed no longer.
+    fn release(&self, number: u64);
+}
+
+/// How a mount outlives its process.
+pub struct Kept {
+    /// What the next process must know.
+    pub record: MountRecord,
+    /// Who holds descriptors for it.
+    pub keeper: Arc<dyn Keeper>,
+    /// The connection of an earlier process, to be taken over. Without it, a new mount is made.
+    pub device: Option<OwnedFd>,
+    /// Numbers under which the keeper has descriptors of removed files.
+    pub files: Vec<u64>,
+}
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kept").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+/// A kept mount, as its volume sees it.
+pub(crate) struct Keeping {
+    pub(crate) record: Arc<MountRecord>,
+    pub(crate) keeper: Arc<dyn Keeper>,
+    /// Set once the handles of an earlier process are known: each with the flags of its reply, by the number of the
+    /// request that opened it.
+    pub(crate) inherited: OnceLock<HashMap<u64, (u64, u32)>>,
+    /// Another process goes on with what is open and what waits, so nothing is closed or answered here.
+    pub(crate) is_handed_over: AtomicBool,
+}
+
+impl Keeping {
+    pub(crate) fn new(record: MountRecord, keeper: Arc<dyn Keeper>) -> Arc<Self> {
+        Arc::new(Self {
+            record: Arc::new(record),
+            keeper,
+            inherited: OnceLock::new(),
+            is_handed_over: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether an earlier process served the mount, so that the kernel knows nodes that this one does not.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.inherited.get().is_some()
+    }
+
+    /// The handle that an earlier process opened for a request.
+    pub(crate) fn opened_by(&self, unique: u64) -> Option<(u64, u32)> {
+        self.inherited.get()?.get(&(unique & !UNIQUE_RESEND)).copied()
+    }
+}

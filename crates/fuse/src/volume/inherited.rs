@@ -1,0 +1,101 @@
+//! Nodes and handles that the kernel got from an earlier process.
+//!
+//! # Invariants
+//! T1. Every handle of the record is in the table before the first request is read. Its file is open; a handle whose
+//!     file cannot be found any more can only be closed.
+//! T2. Any other node is found when a request names it. How many lookups the kernel has of it is unknown. It counts as
+//!     one, so a FORGET drops the node at once; if the kernel knows it still, it is found again.
+//! T3. The kernel's pages of such a node may be older than the file, since nobody noticed changes from outside while no
+//!     process served the mount. So the kernel is told to drop them, and before that they count as read
+//!     ([`kernel_pages`](crate::volume::kernel_pages)).
+
+use std::collections::HashMap;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use slackwater::backend::NodeKind;
+use slackwater::{ErrorKind, File};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::Ordering;
+
+use crate::notifier::Notification;
+use crate::pool::Context;
+use crate::takeover::{HandleRecord, Keeping};
+use crate::volume::Volume;
+use crate::volume::directories::OpenDirectory;
+use crate::volume::errno::{self, Failure};
+use crate::volume::handles::Handle;
+use crate::volume::nodes::Node;
+use crate::volume::open_files::OpenFile;
+
+impl Volume {
+    /// Opens the handles of an earlier process again (T1). `files` are the numbers under which the keeper has
+    /// descriptors. No request has been read yet.
+    pub(crate) fn inherit(&self, files: &[u64]) {
+        let Some(keeping) = &self.keeping else { return };
+        let mut opened = HashMap::new();
+        for (number, record) in keeping.record.handles() {
+            opened.insert(record.unique, (number, record.open_flags));
+            let handle = self.open_again(keeping, &record).unwrap_or_else(|Failure(errno)| {
+                tracing::warn!(node = record.node, %errno, "a file that a program has open cannot be found any more");
+                Handle::Lost
+            });
+            self.handles.add_again(number, handle);
+        }
+        for number in files {
+            let is_open = |node: &Arc<Node>| node.opened.load(Ordering::Acquire) > 0;
+            match self.nodes.get(*number).filter(is_open) {
+                Some(node) => node.is_kept.store(true, Ordering::Release),
+                None => keeping.keeper.release(*number),
+            }
+        }
+        self.sb.release_kept();
+        let _ = keeping.inherited.set(opened);
+    }
+
+    fn open_again(&self, keeping: &Arc<Keeping>, record: &HandleRecord) -> Result<Handle, Failure> {
+        let node = self.nodes.get(record.node).map_or_else(|| self.find_again(record.node), Ok)?;
+        if record.is_directory {
+            return Ok(Handle::Directory(Arc::new(OpenDirectory::new(node))));
+        }
+        let file = File::open_for(&node.inode, self.sb.root_memcg())?;
+        let flags = OFlags::from_bits_retain(record.flags);
+        let open = OpenFile::new(&node, file, flags, Some(keeping));
+        if node.kernel_pages.can_be_mapped() {
+            node.kernel_pages.read_for_cache(0..node.inode.size_bytes());
+        }
+        Ok(Handle::File(Arc::new(open)))
+    }
+
+    /// The node with this number. If only an earlier process knew it, asks the source (T2).
+    pub(super) fn node(&self, cx: &Context<'_>, number: u64) -> Result<Arc<Node>, Failure> {
+        match self.nodes.get(number) {
+            Some(node) => Ok(node),
+            None if !self.keeping.as_ref().is_some_and(|keeping| keeping.is_inherited()) => Err(Errno::STALE.into()),
+            None => {
+                let _blocking = cx.try_block();
+                self.find_again(number)
+            }
+        }
+    }
+
+    fn find_again(&self, number: u64) -> Result<Arc<Node>, Failure> {
+        let inode = self.sb.find_kept(number).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Failure(Errno::STALE),
+            kind => Failure::from(errno::of(kind)),
+        })?;
+        let is_file = inode.kind() == NodeKind::File;
+        let node = self.nodes.look_up(inode).ok_or(Failure(Errno::STALE))?;
+        if node.id() != number {
+            self.nodes.forget(node.id(), 1);
+            return Err(Errno::STALE.into());
+        }
+        if is_file {
+            match self.notifier.get() {
+                Some(notifier) => notifier.queue(Notification::InvalInode { node: number, offset: 0, len: 0 }),
+                None => self.nodes_to_invalidate.lock().push(number),
+            }
+        }
+        Ok(node)
+    }
+}

@@ -1,0 +1,267 @@
+//! Requests that an earlier process read and did not answer. It may have carried them out.
+//!
+//! # What is known
+//! | The earlier process | What this one does |
+//! |---|---|
+//! | had not begun | carries the request out |
+//! | had recorded the outcome | answers with the outcome |
+//! | had opened a handle for the request | answers with that handle |
+//! | had begun a change of names | looks at the names: a change that is there was made by this request |
+//! | had begun another change | carries it out again, which leads to the same |
+//!
+//! For the last two, a program that changes the source itself at that moment can make a difference
+//! (docs/SEMANTICS.md, P9). While a change is unanswered the kernel holds the locks of its directories, so through
+//! this mount nobody else has changed the names.
+//!
+//! # Invariants
+//! X1. A change is recorded before it is carried out, and its outcome before it is answered ([`MountRecord`]).
+//! X2. A write whose bytes are taken is recorded as such before its writer is held back or its data made durable. So
+//!     it is never repeated over a later write.
+//!
+//! [`MountRecord`]: crate::takeover::MountRecord
+
+use std::ffi::OsStr;
+
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use slackwater::backend::NodeKind;
+use slackwater::{ErrorKind, InodeRef};
+use slackwater_sync::shim::Arc;
+
+use crate::abi::{CreateIn, WriteIn};
+use crate::parse::Operation;
+use crate::pool::Context;
+use crate::reply::Reply;
+use crate::request::RequestHeader;
+use crate::takeover::{ChangeRecord, Outcome};
+use crate::volume::Volume;
+use crate::volume::answer::Answer;
+use crate::volume::errno::{self, Failure};
+use crate::volume::nodes::Node;
+use crate::volume::open_files::Opener;
+use crate::volume::writes::sync_scope;
+
+/// Flag of renameat2(2).
+const RENAME_EXCHANGE: u32 = 2;
+/// Flag of setxattr(2).
+const XATTR_CREATE: u32 = 1;
+
+impl Volume {
+    /// Records a change that is about to be made (X1), and answers a request that an earlier process has carried out.
+    /// Returns the reply if the request is to be carried out.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        cx: &Context<'_>,
+        header: &RequestHeader,
+        op: &Operation<'_>,
+        is_change: bool,
+        mut reply: Reply,
+    ) -> Option<Reply> {
+        let Some(keeping) = &self.keeping else { return Some(reply) };
+        if header.is_resend() && keeping.is_inherited() {
+            let _blocking = cx.try_block();
+            if let Some(result) = self.earlier_result(cx, header, op) {
+                reply.mark_change();
+                self.deliver(reply, result);
+                return None;
+            }
+        }
+        if is_change {
+            keeping.record.begin_change(header.unique, file_time_ns(), self.number_before(cx, header, op));
+            reply.mark_change();
+        }
+        Some(reply)
+    }
+
+    /// The same for WRITE.
+    pub(super) fn admit_write(
+        self: &Arc<Self>,
+        cx: &Context<'_>,
+        header: &RequestHeader,
+        args: &WriteIn,
+        mut reply: Reply,
+    ) -> Option<Reply> {
+        let Some(keeping) = &self.keeping else { return Some(reply) };
+        if header.is_resend() && keeping.is_inherited() {
+            match keeping.record.change(header.unique).and_then(|change| change.outcome) {
+                None => {}
+                Some(Outcome::Failed(errno)) => {
+                    reply.mark_change();
+                    self.deliver(reply, Err(errno.into()));
+                    return None;
+                }
+                Some(outcome) => {
+                    let taken = if let Outcome::Written(bytes) = outcome { bytes } else { 0 };
+                    let args = *args;
+                    reply.mark_change();
+                    self.serve(cx, header, None, reply, move |volume| volume.finish_earlier(&args, taken));
+                    return None;
+                }
+            }
+        }
+        if reply.mark_change() {
+            keeping.record.begin_change(header.unique, file_time_ns(), 0);
+        }
+        Some(reply)
+    }
+
+    /// Inode number of what a rename is about to exchange; 0 for any other change. Names alone do not show whether two
+    /// files were exchanged.
+    fn number_before(&self, cx: &Context<'_>, header: &RequestHeader, op: &Operation<'_>) -> u64 {
+        match op {
+            Operation::Rename { name, flags: RENAME_EXCHANGE, .. } => {
+                let _blocking = cx.try_block();
+                let found = self.node(cx, header.node_id).ok().and_then(|dir| self.present(&dir, name).ok().flatten());
+                found.map_or(0, |inode| inode.id().ino)
+            }
+            _ => 0,
+        }
+    }
+
+    /// The result that an earlier process reached. `None` if the request is to be carried out.
+    fn earlier_result(
+        self: &Arc<Self>,
+        cx: &Context<'_>,
+        header: &RequestHeader,
+        op: &Operation<'_>,
+    ) -> Option<Result<Answer, Failure>> {
+        let keeping = self.keeping.as_ref()?;
+        let change = keeping.record.change(header.unique);
+        if let Some(Outcome::Failed(errno)) = change.and_then(|change| change.outcome) {
+            return Some(Err(errno.into()));
+        }
+        if let Some(handle) = keeping.opened_by(header.unique) {
+            return self.earlier_handle(handle, op, change.is_some_and(|change| change.outcome.is_none()));
+        }
+        let change = change?;
+        let result = match change.outcome {
+            None => self.look_for(cx, header, op, &change).transpose()?,
+            Some(Outcome::Failed(errno)) => Err(errno.into()),
+            Some(Outcome::Done) => Ok(Answer::Done),
+            Some(Outcome::Written(bytes)) => Ok(Answer::Written(bytes)),
+            Some(Outcome::Attr) => self.node(cx, header.node_id).and_then(|node| self.getattr(&node)),
+            Some(Outcome::Entry(number)) => self.entry_again(cx, number),
+        };
+        Some(result)
+    }
+
+    fn entry_again(&self, cx: &Context<'_>, number: u64) -> Result<Answer, Failure> {
+        let node = self.node(cx, number)?;
+        let node = self.nodes.look_up(node.inode.clone()).ok_or(Failure(Errno::STALE))?;
+        Ok(Answer::Entry(self.entry_out(&node)))
+    }
+
+    /// The answer with a handle that an earlier process opened. `None` if the file still has to be truncated.
+    fn earlier_handle(
+        &self,
+        (number, open_flags): (u64, u32),
+        op: &Operation<'_>,
+        is_unfinished: bool,
+    ) -> Option<Result<Answer, Failure>> {
+        let entry = |node: &Arc<Node>| {
+            let node = self.nodes.look_up(node.inode.clone()).ok_or(Failure(Errno::STALE))?;
+            Ok(Answer::Created(self.entry_out(&node), number, open_flags))
+        };
+        match op {
+            Operation::Opendir(_) => Some(Ok(Answer::Opened(number, open_flags))),
+            Operation::Open(args) => {
+                let open = self.handles.file(number)?;
+                let truncated = if is_unfinished { self.truncate(&open.node, args) } else { Ok(()) };
+                Some(truncated.map(|()| Answer::Opened(number, open_flags)).map_err(Failure::from))
+            }
+            Operation::Create { .. } | Operation::Tmpfile(_) => Some(entry(&self.handles.file(number)?.node)),
+            _ => None,
+        }
+    }
+
+    /// Whether a change that an earlier process began is there. `None` if it is to be made, perhaps again.
+    fn look_for(
+        self: &Arc<Self>,
+        cx: &Context<'_>,
+        header: &RequestHeader,
+        op: &Operation<'_>,
+        change: &ChangeRecord,
+    ) -> Result<Option<Answer>, Failure> {
+        let dir = || self.node(cx, header.node_id);
+        // A node that is older than the request was there before, and the request failed.
+        let is_made = |inode: &InodeRef| inode.attr().ctime.0.cast_unsigned() >= change.begun_ns;
+        let made = |name: &OsStr| -> Result<Option<InodeRef>, Failure> {
+            Ok(self.present(&*dir()?, name)?.filter(|inode| is_made(inode)))
+        };
+        match op {
+            Operation::Mkdir { name, .. } | Operation::Mknod { name, .. } | Operation::Symlink { name, .. } => {
+                let Some(inode) = made(name)? else { return Ok(None) };
+                let dir = dir()?;
+                Ok(Some(Answer::Entry(self.entry(&dir, inode)?)))
+            }
+            Operation::Create { args, name } => match made(name)? {
+                Some(inode) if inode.kind() == NodeKind::File => {
+                    self.open_made(&*dir()?, header, args, inode).map(Some)
+                }
+                Some(_) | None => Ok(None),
+            },
+            Operation::Link { node: linked, name } => {
+                let dir = dir()?;
+                let Some(inode) = self.present(&dir, name)? else { return Ok(None) };
+                let is_it = self.node(cx, *linked)?.inode.id() == inode.id();
+                if is_it { Ok(Some(Answer::Entry(self.entry(&dir, inode)?))) } else { Ok(None) }
+            }
+            Operation::Unlink { name } | Operation::Rmdir { name } => {
+                Ok(self.present(&*dir()?, name)?.is_none().then_some(Answer::Done))
+            }
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                let from = self.present(&*dir()?, name)?;
+                let to = self.present(&*self.node(cx, *new_parent)?, new_name)?;
+                let is_done = match (*flags, to) {
+                    (_, None) => false,
+                    (RENAME_EXCHANGE, Some(to)) => change.number_before != 0 && to.id().ino == change.number_before,
+                    (_, Some(_)) => from.is_none(),
+                };
+                Ok(is_done.then_some(Answer::Done))
+            }
+            Operation::Setxattr { args, name, value } if args.flags & XATTR_CREATE != 0 => {
+                let has = self.sb.getxattr(&self.node(cx, header.node_id)?.inode, name);
+                Ok(has.is_ok_and(|has| has == *value).then_some(Answer::Done))
+            }
+            Operation::Removexattr { name } => match self.sb.getxattr(&self.node(cx, header.node_id)?.inode, name) {
+                Err(error) if errno::of(error.kind()) == Errno::NODATA => Ok(Some(Answer::Done)),
+                _ => Ok(None),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    /// What a name leads to.
+    fn present(&self, dir: &Node, name: &OsStr) -> Result<Option<InodeRef>, Failure> {
+        match self.sb.lookup_unchecked(&dir.inode, name) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn open_made(
+        &self,
+        dir: &Node,
+        header: &RequestHeader,
+        args: &CreateIn,
+        inode: InodeRef,
+    ) -> Result<Answer, Failure> {
+        let opener = Opener { dontcache: None, ..self.opener(header) };
+        self.open_new(dir, inode, args.flags, &opener)
+    }
+
+    /// Completes a write whose bytes an earlier process took.
+    fn finish_earlier(&self, args: &WriteIn, taken: u32) -> Result<Answer, Failure> {
+        if let Some(scope) = sync_scope(args) {
+            self.sync_file(&*self.open_file(args.fh)?, scope)?;
+        }
+        Ok(Answer::Written(taken))
+    }
+}
+
+/// The clock by which files get their times.
+fn file_time_ns() -> u64 {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    (now.tv_sec * 1_000_000_000 + now.tv_nsec).cast_unsigned()
+}
