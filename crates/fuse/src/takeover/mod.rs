@@ -13,6 +13,7 @@
 //! The kernel sends every request again that was read and not answered ([`Notifier::resend`](crate::Notifier::resend)).
 //! Such a request may have been carried out; `volume::repeated` decides that by the record.
 
+mod death;
 mod record;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use slackwater_sync::shim::{Arc, OnceLock};
 
 use crate::abi::UNIQUE_RESEND;
 
+pub(crate) use death::{Point, pass};
 pub(crate) use record::{ChangeRecord, HandleRecord, Outcome};
 pub use record::{MountRecord, RecordError};
 

@@ -5,7 +5,7 @@
 
 use crate::abi::{AttrOut, EntryOut, Kstatfs};
 use crate::reply::{Delivery, Reply};
-use crate::takeover::Outcome;
+use crate::takeover::{self, Outcome, Point};
 use crate::volume::Volume;
 use crate::volume::errno::Failure;
 use crate::volume::read_buffer::ReadBuffer;
@@ -66,14 +66,17 @@ fn outcome_of(result: &Result<Answer, Failure>) -> Outcome {
 impl Volume {
     /// Sends an answer. If it does not arrive, takes back what it hands out.
     pub(super) fn deliver(&self, reply: Reply, result: Result<Answer, Failure>) {
-        let unique = reply.unique();
-        match self.keeping.as_ref().filter(|_| reply.is_change()) {
-            None => self.send(reply, result),
-            Some(keeping) => {
-                keeping.record.complete_change(unique, outcome_of(&result));
-                self.send(reply, result);
-                keeping.record.end_change(unique);
-            }
+        let Some(keeping) = &self.keeping else { return self.send(reply, result) };
+        let (unique, is_change) = (reply.unique(), reply.is_change());
+        takeover::pass(Point::CarriedOut, unique, None);
+        if is_change {
+            keeping.record.complete_change(unique, outcome_of(&result));
+            takeover::pass(Point::Recorded, unique, None);
+        }
+        self.send(reply, result);
+        takeover::pass(Point::Answered, unique, None);
+        if is_change {
+            keeping.record.end_change(unique);
         }
     }
 

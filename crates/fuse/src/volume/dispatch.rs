@@ -19,6 +19,7 @@ use crate::parse::{Change, Forgets, Operation};
 use crate::pool::Context;
 use crate::reply::Reply;
 use crate::request::{Payload, RequestHeader};
+use crate::takeover::{self, Point};
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::by_handle::{PARENT, SELF, is_of_itself};
@@ -50,16 +51,19 @@ impl FileSystem for Served {
     #[allow(clippy::wildcard_enum_match_arm, reason = "dispatch has the others")]
     fn handle(&self, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply) {
         let volume = &self.volume;
+        if volume.keeping().is_some() {
+            takeover::pass(Point::Read, header.unique, Some(header.opcode));
+        }
         match op {
             op if self.probe.matches(header, &op) => self.probe.answer(&op, payload, reply),
             Operation::Write(args) => volume.write(cx, header, &args, payload.bytes(), reply),
             Operation::Release(args) => {
                 volume.handles.remove(args.fh);
-                let _ = reply.empty();
+                volume.deliver(reply, Ok(Answer::Done));
             }
             Operation::Releasedir(args) => {
                 volume.handles.remove(args.fh);
-                let _ = reply.empty();
+                volume.deliver(reply, Ok(Answer::Done));
             }
             _ if volume.is_refusing() => volume.deliver(reply, Err(Errno::IO.into())),
             op => volume.dispatch(cx, header, op, reply),
@@ -71,6 +75,9 @@ impl FileSystem for Served {
     }
 
     fn write_landed(&self, cx: &Context<'_>, header: &RequestHeader, args: &WriteIn, landed: Landed<'_>, reply: Reply) {
+        if self.volume.keeping().is_some() {
+            takeover::pass(Point::Read, header.unique, Some(header.opcode));
+        }
         self.volume.write_landed(cx, header, args, landed, reply);
     }
 

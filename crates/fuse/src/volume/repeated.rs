@@ -33,7 +33,7 @@ use crate::parse::Operation;
 use crate::pool::Context;
 use crate::reply::Reply;
 use crate::request::RequestHeader;
-use crate::takeover::{ChangeRecord, Outcome};
+use crate::takeover::{self, ChangeRecord, Outcome, Point};
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::errno::{self, Failure};
@@ -68,6 +68,7 @@ impl Volume {
         }
         if is_change {
             keeping.record.begin_change(header.unique, file_time_ns(), self.number_before(cx, header, op));
+            takeover::pass(Point::Begun, header.unique, None);
             reply.mark_change();
         }
         Some(reply)
@@ -101,6 +102,7 @@ impl Volume {
         }
         if reply.mark_change() {
             keeping.record.begin_change(header.unique, file_time_ns(), 0);
+            takeover::pass(Point::Begun, header.unique, None);
         }
         Some(reply)
     }
