@@ -1,13 +1,14 @@
 //! P12 across a crash: files that another program changes or removes before the next mount.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use slackwater::backend::{MemBackend, Removal};
+use slackwater::backend::{Limits, MemBackend, Removal};
 use slackwater::{Engine, ErrorKind, ManualClock, RescuedFrom, SuperBlock, Timestamp, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::Rule;
 
-use crate::rig::{PAGE, Rig, assert_same, by_hand, create, open, read_all, recover, remount, snapshot};
+use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, create, limits, open, read_all, recover, remount, snapshot};
 use crate::survival::{kill_and_mount, unmount};
 
 /// Later than all times of the rigs.
@@ -117,4 +118,35 @@ fn p12_a_file_that_was_not_changed_after_the_crash_gets_its_data_whatever_was_in
         unmount(&engine, &volume);
         assert_same(&mem.durable_file("a").unwrap(), &wanted, held);
     }
+}
+
+/// The call that was in flight at the kill was carried out. The time that it set is older than the last write, and older
+/// than the call itself.
+#[test]
+fn p12_a_time_that_a_call_in_flight_set_is_no_change_by_another_program() {
+    let local = Limits { device: Some(7), ..limits() };
+    let rig = Rig::with(Disk::with_limits(local), by_hand());
+    let file = rig.create("a");
+    file.write_at(0, &[7; 3 * PAGE]).unwrap();
+    file.fsync().unwrap();
+    rig.clock.advance(Duration::from_secs(100));
+    file.write_at(PAGE as u64, &[8; PAGE]).unwrap();
+    rig.disk.faults.add(Rule::hold().on("setattr"));
+    rig.flush_without_waiting();
+    assert!(!rig.disk.faults.held().is_empty());
+    file.write_at(0, &[6; 10]).unwrap();
+    let left = snapshot(&rig.engine);
+    rig.disk.faults.clear();
+    rig.disk.faults.release_all();
+    rig.disk.faults.add(Rule::fail(ErrorKind::Abandoned));
+    let mem = rig.disk.mem.clone();
+    drop((file, rig));
+    let (engine, _) = recover(left);
+    let volume = remount(&engine, &mem).unwrap();
+    assert_eq!(volume.rescued(), []);
+    let mut wanted = vec![7; 3 * PAGE];
+    wanted[PAGE..2 * PAGE].fill(8);
+    wanted[..10].fill(6);
+    assert_same(&read_all(&open(&volume, "a")), &wanted, "a");
+    unmount(&engine, &volume);
 }

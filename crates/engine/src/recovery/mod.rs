@@ -134,7 +134,9 @@ impl SuperBlock {
         let is_of_a_call = (source.changing_since_ns.saturating_sub(CLOCKS_DIFFER_NS)
             ..=source.changing_until_ns.saturating_add(CALL_TAKES_NS))
             .contains(&mtime_ns);
-        if !is_settled && (mtime_ns == record.mtime_ns || is_of_a_call) {
+        // A flush sets the time that the last write had when the flush began: any time since the last known one.
+        let is_of_a_flush = (source.mtime_ns..=record.mtime_ns).contains(&mtime_ns);
+        if !is_settled && (is_of_a_flush || is_of_a_call) {
             return false;
         }
         let sizes = source.size_bytes.min(record.size_bytes)..=source.size_bytes.max(record.size_bytes);
