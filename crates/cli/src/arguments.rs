@@ -81,7 +81,7 @@ pub(crate) enum Command {
 }
 
 /// Options of `mount` that apply to a whole process, and so conflict with `--daemon`.
-const OF_THE_PROCESS: [&str; 11] = [
+const OF_THE_PROCESS: [&str; 12] = [
     "cache",
     "dirty_ratio",
     "tenant_by",
@@ -91,6 +91,7 @@ const OF_THE_PROCESS: [&str; 11] = [
     "metrics",
     "foreground",
     "background",
+    "keep",
     "arena",
     "wait",
 ];
@@ -275,6 +276,13 @@ pub(crate) struct MountArguments {
     /// Return once it is mounted
     #[arg(long)]
     pub(crate) background: bool,
+    /// Keep the mount when its process dies: another process takes it over, and programs wait meanwhile
+    ///
+    /// A second process, the keeper, holds everything that must stay open, and starts the mount process again after a
+    /// crash or with `slackwater restart`. Programs on the mount see a pause and no error. It needs root, and a source
+    /// that is a directory; requests come over /dev/fuse.
+    #[arg(long)]
+    pub(crate) keep: bool,
     /// Serve metrics for Prometheus at http://ADDRESS/metrics, such as 9810 or 127.0.0.1:9810
     ///
     /// A port alone listens on 127.0.0.1, which only this machine can reach. Anyone who can reach the address sees the
@@ -305,6 +313,9 @@ pub(crate) struct MountArguments {
     /// Set by `--background` in the process that it starts
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
+    /// Set by the keeper in the process that it starts, whose standard input is their socket
+    #[arg(long, hide = true)]
+    pub(crate) kept: bool,
 }
 
 #[derive(Args, Clone, Debug)]

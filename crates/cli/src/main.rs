@@ -5,6 +5,7 @@
 //! exit              failures and exit statuses
 //! commands/         one file or folder per command, among them the mount process and the daemon
 //! volume/           a volume as a mount process and a daemon serve it
+//! keeper/           a mount that outlives its process
 //! source/           a directory or an object volume, and its one owner
 //! object/           volumes in object stores (cargo feature `object`), and the commands on them
 //! control/          the protocol between the commands and the processes that serve volumes
@@ -22,6 +23,7 @@ mod control;
 mod damage;
 mod exit;
 mod help_texts;
+mod keeper;
 mod log;
 mod metrics;
 mod object;

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::exit::Failure;
 
 pub(crate) use super::status::{
-    Dontcache, MemoryPressure, ObjectRole, ObjectStatus, Phase, Reads, Shrinker, Status, Switches, Tenant, TenantState,
-    Writers,
+    Dontcache, KeptStatus, MemoryPressure, ObjectRole, ObjectStatus, Phase, Reads, Shrinker, Status, Switches, Tenant,
+    TenantState, Writers,
 };
 
 /// Incremented when a message changes its meaning; both sides refuse any other version.
@@ -97,6 +97,8 @@ pub(crate) enum Request {
     Umount { deadline_ms: u64, force: bool, discard: bool },
     /// Detach the volume from its mount point at once; it ends when no program uses it any more.
     Detach,
+    /// Let another process take the mount over, if it is kept. Answered at once.
+    Restart,
     /// Change a setting of the volume.
     Set { key: String, value: String },
     /// To a daemon: mount a volume.
@@ -120,6 +122,7 @@ impl Request {
             | Self::WouldLose
             | Self::Umount { .. }
             | Self::Detach
+            | Self::Restart
             | Self::Set { .. }
             | Self::Mount(_)
             | Self::SetTenant { .. } => false,

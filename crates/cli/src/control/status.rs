@@ -170,6 +170,21 @@ impl ObjectStatus {
     }
 }
 
+/// A mount that outlives its process.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KeptStatus {
+    /// The process that keeps it.
+    pub(crate) keeper: u32,
+    /// Whether that process still does. Otherwise a crash would end the mount.
+    pub(crate) is_kept: bool,
+    /// How often a process has taken the mount over from another one.
+    pub(crate) takeovers: u32,
+    /// How long nothing was answered during the last takeover.
+    pub(crate) last_pause_ms: Option<u64>,
+    /// How long the present process has served it.
+    pub(crate) serving_ms: u64,
+}
+
 /// The status of a mount.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
@@ -234,6 +249,9 @@ pub(crate) struct Status {
     /// `None` if the source is a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) object: Option<ObjectStatus>,
+    /// `None` if it ends with its process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kept: Option<KeptStatus>,
 }
 
 #[cfg(test)]
@@ -318,6 +336,7 @@ impl Status {
             shrinkers: Vec::new(),
             memory_pressure: MemoryPressure::default(),
             object: None,
+            kept: None,
         }
     }
 }

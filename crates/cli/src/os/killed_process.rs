@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use slackwater_arena::MountInfo;
 use slackwater_fuse::abort_connection;
 
 /// SIGKILL among the pending signals of a thread.
@@ -31,6 +32,14 @@ pub(crate) fn abort_connections_of(pid: u32) -> bool {
         }
     }
     !connections.is_empty()
+}
+
+/// Aborts the connection of a mount that serves nothing.
+pub(crate) fn end_connection_at(mount: &MountInfo) {
+    let number = mount.device.split_once(':').and_then(|(_, minor)| minor.parse().ok());
+    if let Some(Err(error)) = number.map(abort_connection) {
+        tracing::info!(%error, device = mount.device, "cannot abort the FUSE connection of a dead process");
+    }
 }
 
 /// Whether every thread is gone or was killed, so that none will do anything again.

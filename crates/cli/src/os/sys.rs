@@ -7,7 +7,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,6 +23,16 @@ pub(crate) enum Signal {
     Terminate,
     /// The terminal is gone.
     HangUp,
+}
+
+impl From<Signal> for rustix::process::Signal {
+    fn from(signal: Signal) -> Self {
+        match signal {
+            Signal::Interrupt => Self::INT,
+            Signal::Terminate => Self::TERM,
+            Signal::HangUp => Self::HUP,
+        }
+    }
 }
 
 /// The signals that are waited for instead of being delivered.
@@ -53,6 +63,38 @@ impl Signals {
         }
     }
 
+    /// A descriptor that is readable when a signal waits.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the set was initialised by `block`.
+        let number = unsafe { libc::signalfd(-1, &raw const self.set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if number == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new, and nothing else has its number.
+        Ok(unsafe { OwnedFd::from_raw_fd(number) })
+    }
+
+    /// The signal that waits at [`descriptor`](Self::descriptor), if it is of interest.
+    pub(crate) fn next_of(&self, descriptor: &OwnedFd) -> Option<Signal> {
+        // The number comes first.
+        let mut information = [0; size_of::<libc::signalfd_siginfo>()];
+        rustix::io::read(descriptor, &mut information).ok()?;
+        let (number, _) = information.split_first_chunk::<4>()?;
+        self.of_interest(i32::from_ne_bytes(*number))
+    }
+
+    fn of_interest(&self, signal: libc::c_int) -> Option<Signal> {
+        match signal {
+            libc::SIGINT => Some(Signal::Interrupt),
+            libc::SIGTERM => Some(Signal::Terminate),
+            libc::SIGHUP if !self.ignores_hang_up => Some(Signal::HangUp),
+            _ => None,
+        }
+    }
+
     /// Returns the next signal of interest.
     ///
     /// # Blocking
@@ -62,11 +104,8 @@ impl Signals {
             let mut signal = 0;
             // SAFETY: the set was initialised by `block`, and `signal` is a valid place for the answer.
             let error = unsafe { libc::sigwait(&raw const self.set, &raw mut signal) };
-            match signal {
-                libc::SIGINT if error == 0 => return Signal::Interrupt,
-                libc::SIGTERM if error == 0 => return Signal::Terminate,
-                libc::SIGHUP if error == 0 && !self.ignores_hang_up => return Signal::HangUp,
-                _ => {}
+            if let Some(signal) = self.of_interest(signal).filter(|_| error == 0) {
+                return signal;
             }
         }
     }

@@ -36,8 +36,20 @@ const LOOK: Duration = Duration::from_millis(20);
 /// process.
 pub(crate) struct Ownership {
     /// Of a directory.
-    _lock: Option<OwnedFd>,
+    lock: Option<OwnedFd>,
     pub(crate) registered: Registered,
+}
+
+impl Ownership {
+    /// That of a predecessor, which has passed its locks on.
+    pub(crate) fn inherited(lock: OwnedFd, registered: Registered) -> Self {
+        Self { lock: Some(lock), registered }
+    }
+
+    /// The source directory, with its lock.
+    pub(crate) fn lock(&self) -> Option<&OwnedFd> {
+        self.lock.as_ref()
+    }
 }
 
 /// A reason why the source cannot be acquired.
@@ -81,7 +93,7 @@ pub(crate) fn acquire(
                     dead_mounts::check_left_elsewhere(dead(), entry)?;
                     dead_mounts::forget(dead(), entry);
                     let registered = registry.register(&guard, entry).map_err(failed)?;
-                    let ownership = Ownership { _lock: source_fd, registered };
+                    let ownership = Ownership { lock: source_fd, registered };
                     drop(guard);
                     let is_around = |found: &&Found| !found.is_alive && dead_mounts::is_beside(&found.entry, entry);
                     let alive: Vec<_> =

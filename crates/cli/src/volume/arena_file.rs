@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -109,9 +110,24 @@ pub(crate) struct Left {
 
 impl Left {
     /// Inode numbers of the files that it has data of.
-    fn inodes(&self) -> HashSet<u64> {
+    pub(crate) fn inodes(&self) -> HashSet<u64> {
         self.survivors.volumes.iter().flat_map(|volume| &volume.inodes).map(|inode| inode.record.ino).collect()
     }
+
+    /// An engine that goes on with the data.
+    pub(crate) fn recover(self, clock: Arc<SystemClock>, tunables: Tunables) -> Engine {
+        Engine::recover(self.arena, self.survivors, clock, tunables)
+    }
+}
+
+/// Opens what a predecessor left that has passed its descriptor on, with its lock.
+///
+/// # Errors
+/// The file is damaged.
+pub(crate) fn open_inherited(fd: OwnedFd, path: &Path) -> Result<Left, Failure> {
+    let (arena, survivors) = Arena::open_inherited(fd, path).map_err(|error| refused(path, &error))?;
+    let bytes = bytes_of(&survivors, |_| true);
+    Ok(Left { arena, survivors, bytes })
 }
 
 /// Whether a file that could not be written back may still be one of our arenas: damaged, of another version, or in

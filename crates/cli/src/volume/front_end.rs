@@ -1,6 +1,8 @@
 //! The FUSE front end; the only file of the command that uses it.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use slackwater_fuse::mount::{MountError, MountOptions, Uring};
 pub(crate) use slackwater_fuse::tenants::TenantBy;
 use slackwater_fuse::tenants::{TenantConfig, Tenants};
 use slackwater_fuse::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, SessionError};
-pub(crate) use slackwater_fuse::{MissingFeature, Tenancy, UmountRequest};
+pub(crate) use slackwater_fuse::{Kept, MissingFeature, Tenancy, UmountRequest};
 
 use crate::control::protocol::{Transport, VolumeOptions, Writers};
 use crate::exit::{Failure, Reason};
@@ -64,7 +66,8 @@ pub(crate) struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Mounts `volume`, which has the data of `source`, at `mountpoint`.
+    /// Mounts `volume`, which has the data of `source`, at `mountpoint`; with `kept`, so that the mount can outlive this
+    /// process, or by taking it over from a predecessor.
     pub(crate) fn open(
         pool: &Arc<Pool>,
         volume: &Arc<SuperBlock>,
@@ -72,6 +75,7 @@ impl FrontEnd {
         mountpoint: &Path,
         options: VolumeOptions,
         tenancy: Option<Arc<Tenancy>>,
+        kept: Option<Kept>,
     ) -> Result<Arc<Self>, Failure> {
         let options = MountOptions {
             source: source.to_string_lossy().into_owned(),
@@ -89,7 +93,11 @@ impl FrontEnd {
             cache_timeout: cache_timeout(options.follow),
             ..MountOptions::default()
         };
-        let mounted = MountedVolume::mount(pool, Arc::clone(volume), mountpoint, &options, tenancy);
+        let volume = Arc::clone(volume);
+        let mounted = match kept {
+            None => MountedVolume::mount(pool, volume, mountpoint, &options, tenancy),
+            Some(kept) => MountedVolume::mount_kept(pool, volume, mountpoint, &options, tenancy, kept),
+        };
         let mounted = mounted.map_err(|error| not_mounted(mountpoint, &error))?;
         Ok(Arc::new(Self { mounted, _pool: Arc::clone(pool) }))
     }
@@ -133,6 +141,30 @@ impl FrontEnd {
     /// Removes it from every mount namespace at once, without a flush.
     pub(crate) fn abort(&self) {
         self.mounted.abort();
+    }
+
+    /// A duplicate of the connection's descriptor, for the keeper.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub(crate) fn try_clone_device(&self) -> io::Result<OwnedFd> {
+        Ok(self.mounted.try_clone_device()?)
+    }
+
+    /// After a takeover: answers the requests that the predecessor had not answered.
+    ///
+    /// # Errors
+    /// The connection does not exist any more.
+    pub(crate) fn resend(&self) -> io::Result<()> {
+        Ok(self.mounted.resend()?)
+    }
+
+    /// Stops answering, without an unmount, for a successor.
+    ///
+    /// # Blocking
+    /// For the requests that are being answered.
+    pub(crate) fn hand_over(&self) {
+        self.mounted.hand_over();
     }
 
     /// Calls `hook` once, when no program can reach it any more. The hook must not block.

@@ -221,7 +221,7 @@ impl Volumes {
         let volume = mounted.super_block();
         drop(mounted);
         let options = VolumeOptions { transport: options.transport.among_many(), ..options };
-        let opened = FrontEnd::open(pool, &volume, source.name(), mountpoint, options, tenancy.clone());
+        let opened = FrontEnd::open(pool, &volume, source.name(), mountpoint, options, tenancy.clone(), None);
         match opened {
             Ok(front_end) => {
                 rescued::print_all(&volume.rescued(), source.name());

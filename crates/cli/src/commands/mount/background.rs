@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use humantime::format_duration;
@@ -38,10 +38,8 @@ use crate::os::sys;
 /// Until it is mounted.
 pub(crate) fn start(arguments: &MountArguments, announces: bool) -> Result<ExitCode, Failure> {
     let failed = |error: io::Error| Failure::failed(format!("cannot start the mount process: {error}"));
-    // By its path, so that it is listed under that name; through /proc/self/exe if the file was replaced meanwhile.
-    let own = std::env::current_exe().ok().filter(|path| path.exists());
-    let mut command = Command::new(own.as_deref().unwrap_or(Path::new("/proc/self/exe")));
-    command.arg0("slackwater").args(command_line(arguments));
+    let mut command = Command::new(own_program());
+    command.arg0("slackwater").args(command_line(arguments, &["--detached"]));
     sys::keep_descriptors_from_programs(); // B2
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut announcement = Vec::new();
@@ -60,9 +58,16 @@ pub(crate) fn start(arguments: &MountArguments, announces: bool) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command line for the new process. The struct is destructured without `..`, so that a new option cannot be
+/// This program: by its path, so that it is listed under that name; through /proc/self/exe if the file was replaced
+/// meanwhile.
+pub(crate) fn own_program() -> PathBuf {
+    let own = std::env::current_exe().ok().filter(|path| path.exists());
+    own.unwrap_or_else(|| "/proc/self/exe".into())
+}
+
+/// The command line for a process with the same mount and these hidden flags. The struct is destructured without `..`, so that a new option cannot be
 /// forgotten.
-fn command_line(arguments: &MountArguments) -> Vec<OsString> {
+pub(crate) fn command_line(arguments: &MountArguments, flags: &[&str]) -> Vec<OsString> {
     let MountArguments {
         source,
         mountpoint,
@@ -84,6 +89,7 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         noexec,
         foreground: _,
         background: _,
+        keep,
         metrics,
         arena,
         wait,
@@ -92,8 +98,10 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         name: _,
         at: _,
         detached: _,
+        kept: _,
     } = arguments;
-    let mut line: Vec<OsString> = vec!["mount".into(), "--detached".into()];
+    let mut line: Vec<OsString> = vec!["mount".into()];
+    line.extend(flags.iter().map(OsString::from));
     let mut add = |name: &str, value: OsString| line.extend([OsString::from(name), value]);
     if let Some(bytes) = cache {
         add("--cache", bytes.to_string().into());
@@ -134,6 +142,7 @@ fn command_line(arguments: &MountArguments) -> Vec<OsString> {
         (noexec, "--noexec"),
         (dontcache, "--dontcache"),
         (wait, "--wait"),
+        (keep, "--keep"),
     ];
     line.extend(flags.into_iter().filter(|(set, _)| **set).map(|(_, name)| name.into()));
     line.push("--".into());
@@ -176,6 +185,16 @@ impl Departure {
         // Fails only for the leader of a process group, which another process has detached.
         let _ = setsid();
         Ok(Self { nothing, log })
+    }
+
+    /// For the keeper of a mount that writes to `log`.
+    pub(crate) fn with(nothing: File, log: File) -> Self {
+        Self { nothing, log }
+    }
+
+    /// The log.
+    pub(crate) fn log(&self) -> &File {
+        &self.log
     }
 
     /// Detaches. The starting process takes this as the end of the announcement.
@@ -228,7 +247,8 @@ mod tests {
             "50MiB",
             "--take-over",
         ];
-        let flags = ["--read-only", "--allow-other", "--nosuid", "--nodev", "--noexec", "--wait", "-o", "nofail"];
+        let flags =
+            ["--read-only", "--allow-other", "--nosuid", "--nodev", "--noexec", "--wait", "--keep", "-o", "nofail"];
         let parse = |line: Vec<std::ffi::OsString>| {
             let Command::Mount(arguments) = Arguments::parse_from(line).command else { panic!("the line says mount") };
             *arguments
@@ -240,7 +260,8 @@ mod tests {
                 .map(|word| (*word).into())
                 .collect(),
         );
-        let mut second = parse(std::iter::once("slackwater".into()).chain(command_line(&first)).collect());
+        let mut second =
+            parse(std::iter::once("slackwater".into()).chain(command_line(&first, &["--detached"])).collect());
         assert!(second.detached);
         (second.detached, second.background) = (false, true);
         assert_eq!(format!("{first:?}"), format!("{second:?}"));

@@ -60,6 +60,7 @@ fn check_options(arguments: &MountArguments) -> Result<(), Failure> {
         ("tenant-limit", !arguments.tenant_limit.is_empty()),
         ("tenant-dontcache", !arguments.tenant_dontcache.is_empty()),
         ("wait", arguments.wait),
+        ("keep", arguments.keep),
     ];
     match of_daemon.into_iter().find(|(_, is_said)| *is_said) {
         Some((name, _)) => Err(Failure::usage(format!("option {name} applies to the whole daemon"))

@@ -12,6 +12,7 @@ use std::thread;
 use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 
+use crate::commands::mount::kept;
 use crate::exit::{Failure, Reason};
 use crate::os::sys::{Signal, Signals};
 use crate::output::progress::Meter;
@@ -37,6 +38,8 @@ enum Event {
     Ended,
     /// No program can reach the volume, and unwritten data is left.
     Left,
+    /// Another process is to take the mount over.
+    Restart,
 }
 
 /// Takes signals from its creation on.
@@ -111,6 +114,13 @@ impl MainLoop {
             // The main thread may already have received another end.
             let _ = sender.send(Event::Left);
         });
+        if session.keeper().is_some() {
+            let (sender, restarting) = (self.sender.clone(), Arc::clone(session));
+            thread::spawn(move || {
+                restarting.wait_restarting();
+                let _ = sender.send(Event::Restart);
+            });
+        }
         let mut escalation = Escalation::default();
         for event in &self.events {
             match event {
@@ -118,6 +128,8 @@ impl MainLoop {
                 Event::Unmounted => follow(session),
                 Event::Ended => return End::Flushed,
                 Event::Left => return End::Left,
+                Event::Restart if escalation.is_unmounting => {}
+                Event::Restart => kept::hand_over(session, front_end),
                 Event::Signal(Signal::HangUp) if is_detached => {}
                 Event::Signal(signal) => match escalation.next(signal) {
                     Step::Unmount => unmount(session, signal != Signal::Interrupt, self.sender.clone()),

@@ -12,12 +12,14 @@
 //! the old arena until it is in the source. So does a signal while the new arena is allocated, which has no name before
 //! it is complete. A later signal unmounts.
 
-mod background;
+pub(crate) mod background;
 pub(crate) mod in_daemon;
+mod kept;
 mod main_loop;
 pub(crate) mod mount_helper;
 pub(crate) mod options;
 
+use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -35,6 +37,9 @@ use crate::commands::doctor;
 use crate::control::protocol::{ObjectRole, VolumeOptions};
 use crate::control::server::{self, Unanswered};
 use crate::exit::{Failure, Reason};
+use crate::keeper;
+use crate::keeper::client::KeeperClient;
+use crate::keeper::protocol::Part;
 use crate::metrics;
 use crate::object;
 use crate::os::sys::Signals;
@@ -46,13 +51,14 @@ use crate::registry::{Entry, Registry};
 use crate::source::opened::Opened;
 use crate::source::ownership::{self, Ownership};
 use crate::volume::arena_file::{self, Left};
-use crate::volume::front_end::{self, FrontEnd};
+use crate::volume::front_end::{self, FrontEnd, Kept};
 use crate::volume::process::{prepare_process, tunables};
 use crate::volume::session::{Session, Tally};
 use crate::volume::shutdown::End;
 use crate::volume::{endpoints, pressure, rescued};
 
 use self::background::Departure;
+use self::kept::Keeping;
 use self::main_loop::MainLoop;
 
 /// Descriptors for files of the source, up to three each, and for everything else. When they are short, clean files are
@@ -64,9 +70,11 @@ const DESCRIPTORS: u64 = 64 << 10;
 /// The cause of the failure; nothing is mounted then.
 pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
     let arguments = options::with_option_lists(arguments)?;
-    match arguments.background {
-        true => background::start(&arguments, true),
-        false => serve(&arguments).map(|()| ExitCode::SUCCESS),
+    let arguments = kept::checked(arguments)?;
+    match (arguments.background, arguments.keep && !arguments.kept) {
+        (true, _) => background::start(&arguments, true),
+        (false, true) => keeper::process::run(&arguments),
+        (false, false) => serve(&arguments).map(|()| ExitCode::SUCCESS),
     }
 }
 
@@ -84,10 +92,14 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     slackwater::register_barriers();
     // Before the first thread, because all threads inherit the mask.
     let main_loop = MainLoop::begin(Signals::block());
-    if arguments.detached {
+    if arguments.detached && !arguments.kept {
         background::end_with_starter()?;
     }
     prepare_process(DESCRIPTORS);
+    let mut keeping = match arguments.kept.then(KeeperClient::join).transpose()? {
+        Some((keeper, Some(inheritance))) => return kept::take_over(arguments, main_loop, &keeper, inheritance),
+        joined => joined.map(|(keeper, _)| Keeping::new(keeper)),
+    };
 
     kernel::check(kernel::Version::running())?;
     doctor::check_fuse()?;
@@ -112,22 +124,30 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let cache_bytes = arguments.cache;
     arena_file::check_cache_bytes(cache_bytes)?;
     let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
-    let entry = Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena_path, shown_bytes);
+    let entry = Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena_path, shown_bytes)
+        .kept_by(keeping.as_ref().map(|keeping| keeping.keeper().pid));
     // First, because the port may be in use.
     let metrics = arguments.metrics.map(metrics::listen).transpose()?;
     let ownership =
         ownership::acquire(&registry, &entry, endpoints.source_fd, arguments.wait, &|text| errln!("{text}"))?;
     let departure = match arguments.detached {
         true => Some(
-            Departure::prepare(&registry.log_file(entry.pid))
+            Departure::prepare(&registry.log_file(entry.number()))
                 .map_err(|error| Failure::failed(format!("cannot detach from the terminal: {error}")))?,
         ),
         false => None,
     };
     let session = Session::new(Arc::new(entry), Tally::default());
-    let unanswered = UnixListener::bind(ownership.registered.socket())
-        .and_then(|listener| server::start(listener, server::PRIVATE, Arc::clone(&session) as _))
-        .map_err(|error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}")))?;
+    let not_listening =
+        |error: io::Error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}"));
+    let listener = UnixListener::bind(ownership.registered.socket()).map_err(not_listening)?;
+    if let Some(keeping) = &mut keeping {
+        session.set_keeper(keeping.keeper());
+        keeping.add(Part::Control, &listener)?;
+        metrics.as_ref().map_or(Ok(()), |listener| keeping.add(Part::Metrics, listener))?;
+        departure.as_ref().map_or(Ok(()), |departure| keeping.add(Part::Log, departure.log()))?;
+    }
+    let unanswered = server::start(listener, server::PRIVATE, Arc::clone(&session) as _).map_err(not_listening)?;
 
     let metrics = metrics.map(|listener| serve_metrics(listener, &session)).transpose()?;
 
@@ -142,22 +162,48 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         }
     };
     main_loop.mounting();
-    let mounted = Mounted::open(&session, source, arguments, cache_bytes, &main_loop)?;
+    let kept = keeping.as_mut().map(Keeping::front_end).transpose()?;
+    let mounted = Mounted::open(&session, source, arguments, cache_bytes, kept, &main_loop)?;
+    if let Some(keeping) = keeping
+        && let Err(failure) = keeping.hold(&session.entry, &mounted, &ownership)
+    {
+        mounted.front_end.abort();
+        // A program may have written to it.
+        ownership.registered.leave();
+        return Err(failure);
+    }
     announce(&session, &mounted, arguments, metrics.as_ref());
     if let Some(departure) = departure {
         departure.leave();
     }
-    match main_loop.run(&session, &mounted.front_end, arguments.detached) {
+    serve_until_end(main_loop, &session, mounted, ownership, &unanswered, metrics, arguments.detached)
+}
+
+/// Serves a mounted volume until its end, and releases everything.
+fn serve_until_end(
+    main_loop: MainLoop,
+    session: &Arc<Session>,
+    mounted: Mounted,
+    ownership: Ownership,
+    unanswered: &Unanswered,
+    metrics: Option<metrics::Server>,
+    is_detached: bool,
+) -> Result<(), Failure> {
+    let end = main_loop.run(session, &mounted.front_end, is_detached);
+    if let Some(keeper) = session.keeper() {
+        keeper.done();
+    }
+    match end {
         End::Flushed => {}
-        end @ (End::Left | End::GivenUp) => end_with_data_left(&session, end, &unanswered),
+        end @ (End::Left | End::GivenUp) => end_with_data_left(session, end, unanswered),
     }
     drop(metrics); // it holds the engine during a scrape
     // Dropped after the last answer.
-    let (closed, _memory) = mounted.close(&session, ownership);
+    let (closed, _memory) = mounted.close(session, ownership);
     session.set_released(closed.clone());
     unanswered.wait_for_none();
     closed?;
-    if !arguments.detached {
+    if !is_detached {
         outln!(
             "Unmounted {}: everything is written back to {}.",
             session.entry.mountpoint.printable(),
@@ -240,6 +286,7 @@ impl Mounted {
         source: Opened,
         arguments: &MountArguments,
         cache: Option<u64>,
+        kept: Option<Kept>,
         main_loop: &MainLoop,
     ) -> Result<Self, Failure> {
         let entry = &session.entry;
@@ -257,8 +304,8 @@ impl Mounted {
             let volume = mount.map_err(|error| Failure::failed(format!("cannot open the source: {error}")))?;
             let options = options::of_volume(arguments);
             let tenancy = front_end::tenancy(arguments.tenant_by, options::of_tenants(arguments), &engine)?;
-            let front_end =
-                FrontEnd::open(&front_end::pool()?, &volume, entry.source.name(), &entry.mountpoint, options, tenancy)?;
+            let (name, mountpoint) = (entry.source.name(), &entry.mountpoint);
+            let front_end = FrontEnd::open(&front_end::pool()?, &volume, name, mountpoint, options, tenancy, kept)?;
             let shrunk = engine.clone();
             let shrink = move |priority| shrunk.shrink(priority);
             let pressure = pressure::Listener::start(session.pressure(), shrink);

@@ -112,6 +112,7 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             "user" | "users" => (arguments.nosuid, arguments.nodev, arguments.noexec) = (true, true, true),
             "owner" | "group" => (arguments.nosuid, arguments.nodev) = (true, true),
             "wait" if value.is_none() => arguments.wait = true,
+            "keep" if value.is_none() => arguments.keep = true,
             "take-over" if value.is_none() => arguments.take_over = true,
             "transport" => {
                 arguments.transport = Transport::from_str(needed()?, false).map_err(|error| refused(&error))?

@@ -16,12 +16,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use slackwater::{Engine, SuperBlock};
+use slackwater_fuse::Printable as _;
 
 use crate::control::protocol::{
     Dontcache, Listed, ObjectRole, ObjectStatus, Phase, Reads, Reply, Request, Status, Switches, VolumeRef, Writers,
 };
 use crate::control::server::Respond;
 use crate::exit::{Failure, Reason};
+use crate::keeper::client::KeeperClient;
 use crate::metrics::{Snapshot, Unmounts};
 use crate::os::mount_table::MountTable;
 use crate::registry::Entry;
@@ -56,6 +58,10 @@ struct State {
     engine: Option<Engine>,
     front_end: Option<Arc<FrontEnd>>,
     source: Option<Opened>,
+    /// If the mount outlives this process.
+    keeper: Option<Arc<KeeperClient>>,
+    /// Another process is to take the mount over.
+    is_restarting: bool,
     unmounting: u32,
     /// An unmount has discarded what was not written back.
     has_discarded: bool,
@@ -99,6 +105,16 @@ impl Session {
     /// Shows the figures of `volume` from now on; none between two volumes.
     pub(crate) fn show(&self, volume: Option<&Arc<SuperBlock>>) {
         self.state().volume = volume.cloned();
+    }
+
+    /// The mount outlives this process.
+    pub(crate) fn set_keeper(&self, keeper: &Arc<KeeperClient>) {
+        self.state().keeper = Some(Arc::clone(keeper));
+    }
+
+    /// The keeper, if there is one.
+    pub(crate) fn keeper(&self) -> Option<Arc<KeeperClient>> {
+        self.state().keeper.clone()
     }
 
     /// Marks it as mounted.
@@ -273,6 +289,7 @@ impl Session {
             shrinkers: Vec::new(),
             memory_pressure: self.tally.pressure.report(),
             object: self.object(),
+            kept: self.keeper().map(|keeper| keeper.status()),
         }
     }
 
@@ -309,6 +326,31 @@ impl Session {
             let (left, written) = self.figures();
             tick(left, written);
         }
+    }
+
+    /// Lets another process take the mount over; [`wait_restarting`](Self::wait_restarting) returns then.
+    fn restart(&self, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
+        let mountpoint = self.entry.mountpoint.printable();
+        if !self.keeper().is_some_and(|keeper| keeper.is_there()) {
+            return Err(Failure::usage(format!("{mountpoint} is not kept: it would end with its process"))
+                .advise("only a mount with --keep can be restarted"));
+        }
+        let front_end = self.front_end(None, tick)?;
+        let mut state = self.state();
+        if state.unmounting > 0 || front_end.is_unmounted() {
+            return Err(Failure::busy(format!("{mountpoint} is being unmounted")));
+        }
+        state.is_restarting = true;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Waits until another process is to take the mount over.
+    ///
+    /// # Blocking
+    /// Usually forever.
+    pub(crate) fn wait_restarting(&self) {
+        drop(self.changed.wait_while(self.state(), |state| !state.is_restarting));
     }
 
     /// Waits for the mount, which may first have to write back what an earlier one left.
@@ -377,10 +419,14 @@ impl Session {
                 self.umount_for_client(Duration::from_millis(deadline_ms), request, &mut tick)?;
                 Ok(Reply::Done)
             }
+            Request::Restart => self.restart(&mut tick).map(|()| Reply::Done),
             Request::Detach => self.front_end(None, &mut tick)?.detach().map(|()| Reply::Done),
             Request::Set { key, value } if key == "dontcache" => {
                 let dontcache = settings::on_or_off(&value)?;
                 self.front_end(None, &mut tick)?.set_dontcache(dontcache);
+                if let Some(keeper) = self.keeper() {
+                    keeper.set(&key, &value);
+                }
                 Ok(Reply::Done)
             }
             Request::Set { key, .. } => Err(settings::unknown(&key, "dontcache=on|off")),

@@ -9,15 +9,20 @@
 //! Y3. The entry of a process that ended in order is empty: it was emptied before it was removed. A process that has it
 //!     open can tell this end from a death.
 //! Y4. A process that checks for conflicts and then adds an entry holds [`Guard`] during both.
+//! Y5. When another process takes a kept mount over, it changes the entry in place, by one write that does not shorten
+//!     it. So the lock stays, and a reader sees the old entry or the new one.
 //!
 //! The entry of a dead process stays as long as its arena: it says to which source that data belongs.
+
+mod entry;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -26,95 +31,22 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use serde::{Deserialize, Serialize};
 use slackwater_fuse::Printable as _;
 
-use crate::control::protocol::VolumeRef;
 use crate::exit::Failure;
 use crate::os::killed_process;
 use crate::os::private_dir;
-use crate::source::Source;
+
+use self::entry::ENTRY_VERSION;
+pub(crate) use self::entry::Entry;
 
 /// A longer entry is not ours.
 const ENTRY_BYTES_MAX: u64 = 1 << 20;
-const ENTRY_VERSION: u32 = 1;
 /// How long a killed process may take to end once nothing holds it up.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// How long the lock of a dead process may remain while another process closes its descriptors.
 const CLOSES_WITHIN: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(5);
-
-/// The entry of a mount process, or of a volume of a daemon.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Entry {
-    version: u32,
-    pub(crate) pid: u32,
-    pub(crate) source: Source,
-    /// Of the source: [`Source::identity`]. Entries of earlier versions do not have it.
-    #[serde(default)]
-    pub(crate) identity: String,
-    pub(crate) mountpoint: PathBuf,
-    pub(crate) arena: PathBuf,
-    pub(crate) cache_bytes: u64,
-    /// Its name in a daemon.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) volume: Option<String>,
-    /// The socket of the daemon.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) daemon: Option<PathBuf>,
-}
-
-impl Entry {
-    pub(crate) fn of_this_process(
-        source: Source,
-        identity: String,
-        mountpoint: PathBuf,
-        arena: PathBuf,
-        cache_bytes: u64,
-    ) -> Self {
-        let (version, pid) = (ENTRY_VERSION, std::process::id());
-        Self { version, pid, source, identity, mountpoint, arena, cache_bytes, volume: None, daemon: None }
-    }
-
-    /// An entry of this process, whose source is `dir`.
-    #[cfg(test)]
-    pub(crate) fn sample(dir: &Path) -> Self {
-        let directory = crate::source::directory::Directory::open(dir, OFlags::PATH).expect("it exists").0;
-        Self::of_this_process(Source::Directory(directory), "1-2-3".into(), "/mnt".into(), dir.join("arena"), 1 << 20)
-    }
-
-    /// Whether a volume in an arena belongs to this source, on whatever file system that was.
-    pub(crate) fn is_meant_by(&self, volume: &[u8]) -> bool {
-        volume == self.identity.as_bytes() || self.source.is_meant_by(volume)
-    }
-
-    /// Whether files are left that a dead process may have used: its arena, or the local log of an object volume.
-    pub(crate) fn has_local_files(&self) -> bool {
-        self.arena.exists() || self.has_log()
-    }
-
-    /// Whether an object volume has changes in its local log.
-    pub(crate) fn has_log(&self) -> bool {
-        matches!(&self.source, Source::Object(volume) if volume.has_log(&self.arena))
-    }
-
-    /// The same entry, for a volume of the daemon that listens at `daemon`.
-    pub(crate) fn of_daemon(self, volume: String, daemon: PathBuf) -> Self {
-        Self { volume: Some(volume), daemon: Some(daemon), ..self }
-    }
-
-    /// The volume in a request to the process.
-    pub(crate) fn volume_ref(&self) -> VolumeRef {
-        VolumeRef::named(self.volume.as_deref())
-    }
-
-    fn file_name(&self) -> String {
-        match &self.volume {
-            Some(volume) => format!("{}.{volume}.json", self.pid),
-            None => format!("{}.json", self.pid),
-        }
-    }
-}
 
 /// An entry as found.
 #[derive(Debug)]
@@ -197,6 +129,11 @@ pub(crate) struct Registered {
 impl Registered {
     pub(crate) fn socket(&self) -> PathBuf {
         self.path.with_extension("sock")
+    }
+
+    /// The entry, whose lock is Y2.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Leaves everything as a killed process does.
@@ -318,17 +255,35 @@ impl Registry {
     pub(crate) fn register(&self, _guard: &Guard, entry: &Entry) -> io::Result<Registered> {
         let name = entry.file_name();
         let path = self.dir.join(&name);
-        remove_files(&path); // of an earlier process with this pid, which cannot be alive
+        if File::open(&path).is_ok_and(|earlier| is_locked(&earlier)) {
+            return Err(io::Error::other(format!("{} belongs to another mount", path.printable())));
+        }
+        remove_files(&path); // of an earlier process with this number
         let unnamed = path.with_extension("new");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unnamed)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.write_all(&serde_json::to_vec(entry)?)?;
         std::fs::rename(&unnamed, &path)?;
+        Ok(self.registered(entry, path, file))
+    }
+
+    /// The entry of a predecessor, whose lock `file` has, as one of this process.
+    pub(crate) fn inherit(&self, entry: &Entry, file: OwnedFd) -> io::Result<Registered> {
+        let file = File::from(file);
+        // In place, because the lock belongs to this file (Y5).
+        let mut text = serde_json::to_vec(entry)?;
+        let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        text.resize(text.len().max(len), b' ');
+        file.write_all_at(&text, 0)?;
+        Ok(self.registered(entry, self.dir.join(entry.file_name()), file))
+    }
+
+    fn registered(&self, entry: &Entry, path: PathBuf, file: File) -> Registered {
         let mut own = self.own.entries();
-        own.names.insert(name.into(), entry.mountpoint.clone());
+        own.names.insert(entry.file_name().into(), entry.mountpoint.clone());
         own.mountpoints.insert(entry.mountpoint.clone());
         drop(own);
-        Ok(Registered { own: self.own.clone(), path, file })
+        Registered { own: self.own.clone(), path, file }
     }
 
     /// The lock file of the daemon whose base name is `name`.
@@ -345,7 +300,9 @@ impl Registry {
 /// Ends killed processes that cannot end without help; their entries then count as dead.
 fn end_killed_processes(found: &mut [Found]) {
     for of_one in found.chunk_by_mut(|one, other| one.entry.pid == other.entry.pid) {
-        if of_one.iter().all(|found| !found.is_alive) {
+        // The connection of a kept mount serves again soon.
+        let is_kept = |found: &Found| found.entry.keeper.is_some_and(|keeper| !killed_process::is_gone(keeper));
+        if of_one.iter().all(|found| !found.is_alive || is_kept(found)) {
             continue;
         }
         let pid = of_one[0].entry.pid;
@@ -375,8 +332,17 @@ fn read(path: PathBuf) -> Option<Found> {
     // The lock is checked first: a process that ends in between leaves a complete entry and counts as alive for a
     // moment.
     let is_alive = is_locked(&file);
-    let entry: Entry = serde_json::from_reader(io::BufReader::new(&file)).ok()?;
+    // Y5: a change lasts for less than this.
+    let entry: Entry = parse(&file).or_else(|| {
+        thread::sleep(LOOK);
+        parse(&file)
+    })?;
     (entry.version == ENTRY_VERSION).then_some(Found { entry, is_alive, file, path })
+}
+
+fn parse(mut file: &File) -> Option<Entry> {
+    file.rewind().ok()?;
+    serde_json::from_reader(io::BufReader::new(file)).ok()
 }
 
 /// Y2.

@@ -1,0 +1,218 @@
+//! The server's side: what it hands to its keeper, and what it gets from it at the start.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::stdio::dup2_stdin;
+use rustix::time::{ClockId, clock_gettime};
+use slackwater_fuse::Keeper;
+
+use crate::control::protocol::KeptStatus;
+use crate::exit::Failure;
+use crate::keeper::estate::Parts;
+use crate::keeper::link::Link;
+use crate::keeper::protocol::{PROTOCOL_VERSION, Predecessor, ToKeeper, ToServer};
+use crate::registry::Entry;
+
+/// The keeper, as the server sees it.
+#[derive(Debug)]
+pub(crate) struct KeeperClient {
+    pub(crate) pid: u32,
+    /// Held during a request and its answer. A leaf.
+    link: Mutex<Link>,
+    /// The keeper has died, or does not answer (K3).
+    is_lost: AtomicBool,
+    /// Set when the server serves.
+    service: OnceLock<Service>,
+}
+
+/// What `status` says of the past.
+#[derive(Copy, Clone, Debug)]
+struct Service {
+    since: Instant,
+    takeovers: u32,
+    last_pause_ms: Option<u64>,
+}
+
+/// What a dead server leaves to its successor.
+#[derive(Debug)]
+pub(crate) struct Inheritance {
+    pub(crate) predecessor: Predecessor,
+    pub(crate) parts: Parts,
+    /// By number.
+    pub(crate) files: Vec<(u64, OwnedFd)>,
+}
+
+/// Nanoseconds of a clock that all processes share.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+impl KeeperClient {
+    /// Joins the keeper, whose socket is standard input. Signals that end a process must wait already: from now on the
+    /// keeper passes them on. Until [`hold`](Self::hold), the end of the keeper ends this process as SIGTERM does.
+    ///
+    /// # Errors
+    /// There is no keeper, or it does not answer.
+    pub(crate) fn join() -> Result<(Arc<Self>, Option<Inheritance>), Failure> {
+        let failed = |error: io::Error| Failure::failed(format!("cannot communicate with the keeper: {error}"));
+        let gone = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        set_parent_process_death_signal(Some(Signal::TERM)).map_err(|errno| failed(errno.into()))?;
+        let socket = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+        let link = Link::of(socket).map_err(failed)?;
+        let nothing = std::fs::File::open("/dev/null").map_err(failed)?;
+        dup2_stdin(&nothing).map_err(|errno| failed(errno.into()))?;
+
+        link.send(&ToKeeper::Hello { version: PROTOCOL_VERSION }, &[]).map_err(failed)?;
+        let (start, descriptors) = link.receive().and_then(|start| start.ok_or_else(gone)).map_err(failed)?;
+        let ToServer::Start { version: PROTOCOL_VERSION, keeper: pid, predecessor } = start else {
+            return Err(failed(io::Error::other("it is of another version")));
+        };
+        let inheritance = match predecessor {
+            None => None,
+            Some(predecessor) => {
+                let parts = Parts::of(&predecessor.parts, descriptors).map_err(failed)?;
+                let file = |_| match link.receive().and_then(|file| file.ok_or_else(gone))? {
+                    (ToServer::File { number }, mut file) if file.len() == 1 => Ok((number, file.remove(0))),
+                    _ => Err(io::Error::other("it sends something else than a file")),
+                };
+                let files = (0..predecessor.files).map(file).collect::<io::Result<_>>().map_err(failed)?;
+                Some(Inheritance { predecessor: *predecessor, parts, files })
+            }
+        };
+        let client = Self { pid, link: Mutex::new(link), is_lost: AtomicBool::new(false), service: OnceLock::new() };
+        Ok((Arc::new(client), inheritance))
+    }
+
+    /// Hands everything to the keeper that the mount consists of; from now on it outlives this process. `predecessor` is
+    /// the one from which it was taken over.
+    ///
+    /// # Errors
+    /// The keeper has not taken it.
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        entry: &Entry,
+        parts: &Parts,
+        predecessor: Option<&Predecessor>,
+    ) -> Result<(), Failure> {
+        let failed = |error: io::Error| {
+            Failure::failed(format!("the keeper cannot hold the mount: {error}")).advise("mount it without --keep")
+        };
+        let (names, descriptors) = parts.listed();
+        let message = ToKeeper::Hold { entry: Box::new(entry.clone()), parts: names };
+        self.ask(&message, &descriptors).map_err(failed)?;
+        // It fails only for signals that do not exist.
+        let _ = set_parent_process_death_signal(None);
+        let service = Service {
+            since: Instant::now(),
+            takeovers: predecessor.map_or(0, |predecessor| predecessor.takeovers + 1),
+            last_pause_ms: predecessor
+                .map(|predecessor| monotonic_ns().saturating_sub(predecessor.stopped_ns) / 1_000_000),
+        };
+        // The first one counts.
+        let _ = self.service.set(service);
+        let watching = Arc::clone(self);
+        let watch = thread::Builder::new().name("sw-keeper".to_owned()).spawn(move || watching.wait_for_end());
+        watch.map(drop).map_err(failed)
+    }
+
+    /// Records a setting that was changed, for a successor.
+    pub(crate) fn set(&self, key: &str, value: &str) {
+        self.tell(&ToKeeper::Set { key: key.to_owned(), value: value.to_owned() });
+    }
+
+    /// Says that this process exits for a successor, and when it stopped answering.
+    pub(crate) fn hand_over(&self, stopped_ns: u64) {
+        self.tell(&ToKeeper::HandOver { stopped_ns });
+    }
+
+    /// Says that the volume has ended. The keeper has dropped everything when this returns, its locks included.
+    pub(crate) fn done(&self) {
+        // If the keeper is gone, so is what it held.
+        let _ = self.ask(&ToKeeper::Done, &[]);
+    }
+
+    /// Whether the keeper still holds the mount.
+    pub(crate) fn is_there(&self) -> bool {
+        !self.is_lost.load(Ordering::Acquire)
+    }
+
+    /// For the status of the mount.
+    pub(crate) fn status(&self) -> KeptStatus {
+        let service = self.service.get();
+        KeptStatus {
+            keeper: self.pid,
+            is_kept: self.is_there(),
+            takeovers: service.map_or(0, |service| service.takeovers),
+            last_pause_ms: service.and_then(|service| service.last_pause_ms),
+            serving_ms: service.map_or(0, |service| u64::try_from(service.since.elapsed().as_millis()).unwrap_or(0)),
+        }
+    }
+
+    fn link(&self) -> MutexGuard<'_, Link> {
+        // A thread that panicked has sent a whole message or none.
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, message: &ToKeeper, with: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
+        let link = self.link();
+        if !self.is_there() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let answer = link.send(message, with).and_then(|()| link.receive::<ToServer>());
+        drop(link);
+        match answer {
+            Ok(Some((ToServer::Kept { error: None }, _))) => Ok(()),
+            Ok(Some((ToServer::Kept { error: Some(error) }, _))) => Err(io::Error::other(error)),
+            Ok(Some(_)) => Err(self.lost(io::Error::other("it sends a wrong answer"))),
+            Ok(None) => Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
+            Err(error) => Err(self.lost(error)),
+        }
+    }
+
+    fn tell(&self, message: &ToKeeper) {
+        let link = self.link();
+        if self.is_there()
+            && let Err(error) = link.send(message, &[])
+        {
+            drop(link);
+            self.lost(error);
+        }
+    }
+
+    /// K3.
+    fn lost(&self, error: io::Error) -> io::Error {
+        if !self.is_lost.swap(true, Ordering::AcqRel) {
+            tracing::error!(
+                %error,
+                keeper = self.pid,
+                "the mount is not kept any more, because its keeper is gone: a crash of this process would end it"
+            );
+        }
+        error
+    }
+
+    fn wait_for_end(&self) {
+        let Ok(socket) = self.link().as_fd().try_clone_to_owned() else { return };
+        let mut socket = [PollFd::new(&socket, PollFlags::empty())];
+        while poll(&mut socket, None) == Err(rustix::io::Errno::INTR) {}
+        self.lost(io::ErrorKind::UnexpectedEof.into());
+    }
+}
+
+impl Keeper for KeeperClient {
+    fn keep(&self, number: u64, file: OwnedFd) -> io::Result<()> {
+        self.ask(&ToKeeper::KeepFile { number }, &[file.as_fd()])
+    }
+
+    fn release(&self, number: u64) {
+        self.tell(&ToKeeper::ReleaseFile { number });
+    }
+}

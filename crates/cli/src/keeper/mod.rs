@@ -1,0 +1,30 @@
+//! A mount that outlives its process (ADR 0033).
+//!
+//! The process that the user starts becomes the *keeper*: small, with one thread, and without an engine. It starts the
+//! *server*, the mount process proper, as its child, and holds a duplicate of each descriptor that must not be closed.
+//! When the server dies, the keeper starts a successor and gives it all of them.
+//!
+//! ```text
+//! process    the keeper: starts servers, forwards signals, decides what the end of a server means
+//! remains    what is left of a dead server, and when a successor may start
+//! estate     what the keeper holds
+//! client     the server's side
+//! protocol   the messages between both
+//! link       the socket for them
+//! ```
+//!
+//! # Invariants
+//! K1. A successor starts only when no thread of its predecessor can change the source any more ([`remains`]).
+//! K2. Every lock of the mount belongs to an open file that the keeper has too. So no other process can take it between
+//!     two servers, and a successor never has to.
+//! K3. A server goes on without its keeper. Only a crash would end the mount then.
+//! K4. What the server has handed to the keeper is there for the successor when the call has returned.
+
+pub(crate) mod client;
+mod estate;
+mod link;
+pub(crate) mod process;
+pub(crate) mod protocol;
+mod remains;
+
+pub(crate) use estate::Parts;

@@ -1,0 +1,98 @@
+//! The messages between the keeper and the server.
+//!
+//! The server begins with [`ToKeeper::Hello`]; the keeper answers with [`ToServer::Start`], which has everything that
+//! the predecessor held, if there was one, followed by its files. From then on the server speaks, and the keeper answers
+//! those messages that say so.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::registry::Entry;
+
+/// Incremented when a message changes its meaning.
+pub(crate) const PROTOCOL_VERSION: u32 = 1;
+
+/// What a descriptor is of.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Part {
+    /// The FUSE connection.
+    Device,
+    /// What the front end records for its successor.
+    Record,
+    /// The cache, with its lock.
+    Arena,
+    /// The source directory, with its lock.
+    Source,
+    /// The registry entry, with its lock.
+    Entry,
+    /// The listening socket for commands.
+    Control,
+    /// The listening socket for metrics, if the mount serves them.
+    Metrics,
+    /// The log of a mount in the background.
+    Log,
+}
+
+/// From the server.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "kebab-case")]
+pub(super) enum ToKeeper {
+    /// It waits for signals from now on.
+    Hello {
+        version: u32,
+    },
+    /// It serves the mount. With a descriptor for each part. Answered.
+    Hold {
+        entry: Box<Entry>,
+        parts: Vec<Part>,
+    },
+    /// With the descriptor of the file. Answered.
+    KeepFile {
+        number: u64,
+    },
+    ReleaseFile {
+        number: u64,
+    },
+    /// A setting was changed while the mount was served.
+    Set {
+        key: String,
+        value: String,
+    },
+    /// The volume has ended: nothing has to be kept any more. Answered.
+    Done,
+    /// It exits for a successor, and has stopped answering at this time of the monotonic clock.
+    HandOver {
+        stopped_ns: u64,
+    },
+}
+
+/// From the keeper.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "kebab-case")]
+pub(super) enum ToServer {
+    /// With a descriptor for each part that the predecessor held.
+    Start { version: u32, keeper: u32, predecessor: Option<Box<Predecessor>> },
+    /// With its descriptor.
+    File { number: u64 },
+    /// The answer; with an error if nothing was kept.
+    Kept { error: Option<String> },
+}
+
+/// What a successor learns of the server before it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Predecessor {
+    pub(crate) entry: Entry,
+    pub(super) parts: Vec<Part>,
+    /// This many messages with files follow.
+    pub(super) files: usize,
+    /// Changed settings.
+    pub(crate) settings: BTreeMap<String, String>,
+    /// Completed takeovers before this one.
+    pub(crate) takeovers: u32,
+    /// When it stopped answering, on the monotonic clock.
+    pub(crate) stopped_ns: u64,
+    /// It exited for a successor.
+    pub(crate) has_handed_over: bool,
+}

@@ -1,0 +1,81 @@
+//! What is left of a dead server, and whether it can still change the source.
+//!
+//! The threads of a killed process end one by one. One that is in a system call of the source ends when that returns,
+//! and may still write there. One that sends a notification to the kernel may wait for the write-back of a mapping, which
+//! only the successor can answer: it never ends before that, and keeps every descriptor of its process open. So a
+//! process with such threads alone counts as ended, and locks are inherited instead of taken again.
+//!
+//! # Kernel counterpart
+//! `folio_wait_writeback` in `fuse_launder_folio`, which no signal ends.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const DEVICE: &str = "/dev/fuse";
+
+/// Whether no thread of a dying process will change anything any more.
+pub(super) fn are_harmless(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    threads.is_err() || threads.into_iter().flatten().flatten().all(|thread| is_harmless(&thread.path()))
+}
+
+fn is_harmless(thread: &Path) -> bool {
+    has_ended(thread) || notifies(thread)
+}
+
+/// Whether it is gone, or only waits to be reaped.
+fn has_ended(thread: &Path) -> bool {
+    let Ok(stat) = fs::read_to_string(thread.join("stat")) else { return true };
+    // The name, in parentheses, may contain anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+/// Whether it is in a write to a FUSE connection.
+fn notifies(thread: &Path) -> bool {
+    let call = fs::read_to_string(thread.join("syscall")).unwrap_or_default();
+    written_descriptor(&call).is_some_and(|number| {
+        fs::read_link(thread.join("fd").join(number.to_string())).is_ok_and(|file| file == PathBuf::from(DEVICE))
+    })
+}
+
+/// The descriptor of a write(2) or writev(2), as the kernel shows system calls: the number of the call, and its
+/// arguments in hexadecimal.
+fn written_descriptor(call: &str) -> Option<u64> {
+    let mut words = call.split_whitespace();
+    let number: libc::c_long = words.next()?.parse().ok()?;
+    let argument = words.next()?.strip_prefix("0x")?;
+    [libc::SYS_write, libc::SYS_writev].contains(&number).then(|| u64::from_str_radix(argument, 16).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn writes_are_told_from_other_calls() {
+        let call = |number| format!("{number} 0x5 0x7f00 0x1 0x0 0x0 0x0 0x7ffd 0x7f12\n");
+        assert_eq!(written_descriptor(&call(libc::SYS_writev)), Some(5));
+        assert_eq!(written_descriptor(&call(libc::SYS_write)), Some(5));
+        for other in
+            [call(libc::SYS_read), call(libc::SYS_pwrite64), "running".into(), "-1 0x7f 0x7f".into(), "".into()]
+        {
+            assert_eq!(written_descriptor(&other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_harmless_when_it_has_ended() {
+        let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        assert!(!are_harmless(child.id()));
+        child.kill().unwrap();
+        let since = std::time::Instant::now();
+        while !are_harmless(child.id()) {
+            assert!(since.elapsed().as_secs() < 10, "it has been killed");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+        assert!(are_harmless(child.id()));
+    }
+}
