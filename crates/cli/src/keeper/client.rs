@@ -45,8 +45,8 @@ struct Service {
 pub(crate) struct Inheritance {
     pub(crate) predecessor: Predecessor,
     pub(crate) parts: Parts,
-    /// By number.
-    pub(crate) files: Vec<(u64, OwnedFd)>,
+    /// The numbers of the files that the keeper holds.
+    pub(crate) files: Vec<u64>,
 }
 
 /// Nanoseconds of a clock that all processes share.
@@ -79,11 +79,12 @@ impl KeeperClient {
             None => None,
             Some(predecessor) => {
                 let parts = Parts::of(&predecessor.parts, descriptors).map_err(failed)?;
-                let file = |_| match link.receive().and_then(|file| file.ok_or_else(gone))? {
-                    (ToServer::File { number }, mut file) if file.len() == 1 => Ok((number, file.remove(0))),
-                    _ => Err(io::Error::other("it sends something else than a file")),
+                let numbers = |_| match link.receive().and_then(|numbers| numbers.ok_or_else(gone))? {
+                    (ToServer::Files { numbers }, _) => Ok(numbers),
+                    _ => Err(io::Error::other("it sends something else than files")),
                 };
-                let files = (0..predecessor.files).map(file).collect::<io::Result<_>>().map_err(failed)?;
+                let files: io::Result<Vec<_>> = (0..predecessor.files).map(numbers).collect();
+                let files = files.map_err(failed)?.concat();
                 Some(Inheritance { predecessor: *predecessor, parts, files })
             }
         };

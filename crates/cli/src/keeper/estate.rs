@@ -10,6 +10,9 @@ use crate::keeper::link::Link;
 use crate::keeper::protocol::{PROTOCOL_VERSION, Part, Predecessor, ToServer};
 use crate::registry::Entry;
 
+/// Most numbers of files in a message.
+const NUMBERS_MAX: usize = 1000;
+
 /// The descriptors of a mount, by what they are of.
 #[derive(Debug, Default)]
 pub(crate) struct Parts(BTreeMap<Part, OwnedFd>);
@@ -99,16 +102,17 @@ impl Estate {
             |predecessor| ToServer::Start { version: PROTOCOL_VERSION, keeper: std::process::id(), predecessor };
         let Some(Held { entry, parts }) = &self.held else { return link.send(&start(None), &[]) };
         let (parts, descriptors) = parts.listed();
+        let numbers: Vec<_> = self.files.keys().copied().collect();
         let predecessor = Predecessor {
             entry: entry.clone(),
             parts,
-            files: self.files.len(),
+            files: numbers.chunks(NUMBERS_MAX).len(),
             settings: self.settings.clone(),
             takeovers: self.takeovers,
             stopped_ns: self.stopped_ns.unwrap_or_default(),
             has_handed_over: self.has_handed_over,
         };
         link.send(&start(Some(Box::new(predecessor))), &descriptors)?;
-        self.files.iter().try_for_each(|(number, file)| link.send(&ToServer::File { number: *number }, &[file.as_fd()]))
+        numbers.chunks(NUMBERS_MAX).try_for_each(|some| link.send(&ToServer::Files { numbers: some.to_vec() }, &[]))
     }
 }

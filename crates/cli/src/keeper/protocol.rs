@@ -1,7 +1,7 @@
 //! The messages between the keeper and the server.
 //!
 //! The server begins with [`ToKeeper::Hello`]; the keeper answers with [`ToServer::Start`], which has everything that
-//! the predecessor held, if there was one, followed by its files. From then on the server speaks, and the keeper answers
+//! the predecessor held, if there was one, followed by the numbers of its files. From then on the server speaks, and the keeper answers
 //! those messages that say so.
 
 use std::collections::BTreeMap;
@@ -74,8 +74,8 @@ pub(super) enum ToKeeper {
 pub(super) enum ToServer {
     /// With a descriptor for each part that the predecessor held.
     Start { version: u32, keeper: u32, predecessor: Option<Box<Predecessor>> },
-    /// With its descriptor.
-    File { number: u64 },
+    /// Numbers of files that the keeper holds.
+    Files { numbers: Vec<u64> },
     /// The answer; with an error if nothing was kept.
     Kept { error: Option<String> },
 }
@@ -85,7 +85,7 @@ pub(super) enum ToServer {
 pub(crate) struct Predecessor {
     pub(crate) entry: Entry,
     pub(super) parts: Vec<Part>,
-    /// This many messages with files follow.
+    /// Messages with numbers of files that follow.
     pub(super) files: usize,
     /// Changed settings.
     pub(crate) settings: BTreeMap<String, String>,

@@ -125,7 +125,8 @@ impl Left {
 /// # Errors
 /// The file is damaged.
 pub(crate) fn open_inherited(fd: OwnedFd, path: &Path) -> Result<Left, Failure> {
-    let (arena, survivors) = Arena::open_inherited(fd, path).map_err(|error| refused(path, &error))?;
+    let (arena, mut survivors) = Arena::open_inherited(fd).map_err(|error| refused(path, &error))?;
+    survivors.removed_are_kept = true;
     let bytes = bytes_of(&survivors, |_| true);
     Ok(Left { arena, survivors, bytes })
 }

@@ -151,14 +151,6 @@ impl FrontEnd {
         Ok(self.mounted.try_clone_device()?)
     }
 
-    /// After a takeover: answers the requests that the predecessor had not answered.
-    ///
-    /// # Errors
-    /// The connection does not exist any more.
-    pub(crate) fn resend(&self) -> io::Result<()> {
-        Ok(self.mounted.resend()?)
-    }
-
     /// Stops answering, without an unmount, for a successor.
     ///
     /// # Blocking

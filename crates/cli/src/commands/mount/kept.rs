@@ -4,13 +4,12 @@
 //! # Steps of a takeover
 //! 1. Inherit the registry entry and the lock of the source, and answer queries.
 //! 2. Open the arena, recover the engine, and mount the volume in it: dirty data is served and written back from then on.
-//! 3. Adopt the connection, and hand everything to the keeper again. A failure before that changes nothing, and the next
-//!    process tries again.
-//! 4. Have the kernel send the requests again that the predecessor had not answered.
+//! 3. Serve the connection, which the kernel makes send the unanswered requests again, and hand everything to the keeper.
+//!    After a failure before that, the next process tries again.
 
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::process::exit;
 use std::sync::Arc;
@@ -83,13 +82,13 @@ impl Keeping {
     pub(super) fn front_end(&mut self) -> Result<Kept, Failure> {
         let record = MountRecord::create().map_err(failed)?;
         self.add(Part::Record, record.fd())?;
-        Ok(Kept { record, keeper: Arc::clone(&self.client) as _, device: None })
+        Ok(Kept { record, keeper: Arc::clone(&self.client) as _, device: None, files: Vec::new() })
     }
 
     /// Hands everything to the keeper. From now on the mount outlives this process.
     pub(super) fn hold(mut self, entry: &Entry, mounted: &Mounted, ownership: &Ownership) -> Result<(), Failure> {
         self.add(Part::Device, mounted.front_end.try_clone_device().map_err(failed)?)?;
-        self.add(Part::Arena, mounted.engine.arena().try_clone_fd().map_err(failed)?)?;
+        self.add(Part::Arena, mounted.engine.arena().try_clone_lock().map_err(failed)?)?;
         self.add(Part::Entry, ownership.registered.file())?;
         if let Some(lock) = ownership.lock() {
             self.add(Part::Source, lock)?;
@@ -143,7 +142,6 @@ pub(super) fn take_over(
     session.set_mounted(&mounted.engine, &mounted.front_end, &mounted.source);
     keeper.hold(&session.entry, &parts, Some(&predecessor))?;
     drop(parts);
-    mounted.front_end.resend().map_err(failed)?;
     let status = keeper.status();
     tracing::warn!(
         predecessor = predecessor.entry.pid,
@@ -160,7 +158,7 @@ fn recover(
     session: &Session,
     keeper: &Arc<KeeperClient>,
     parts: &Parts,
-    files: Vec<(u64, OwnedFd)>,
+    files: Vec<u64>,
 ) -> Result<Mounted, Failure> {
     let failed = |error: String| Failure::failed(format!("cannot take the mount over: {error}"));
     let part = |part| parts.duplicate(part).map_err(|error| failed(error.to_string()));
@@ -169,12 +167,11 @@ fn recover(
     let options = options::of_volume(arguments);
     let source = Opened::new(entry, &options, false, &|_| {})?;
     let backend = source.backend(Some(&left.inodes())).map_err(|error| failed(error.to_string()))?;
-    drop(files);
     let engine = left.recover(Arc::new(SystemClock), tunables(arguments.dirty_ratio, arguments.dirty_expire));
     let volume = engine.mount(&entry.identity, backend).map_err(|error| failed(error.to_string()))?;
     let tenancy = front_end::tenancy(arguments.tenant_by, options::of_tenants(arguments), &engine)?;
     let record = MountRecord::open(part(Part::Record)?).map_err(|error| failed(error.to_string()))?;
-    let kept = Kept { record, keeper: Arc::clone(keeper) as _, device: Some(part(Part::Device)?) };
+    let kept = Kept { record, keeper: Arc::clone(keeper) as _, device: Some(part(Part::Device)?), files };
     let (name, mountpoint) = (entry.source.name(), &entry.mountpoint);
     let front_end = FrontEnd::open(&front_end::pool()?, &volume, name, mountpoint, options, tenancy, Some(kept))?;
     let shrunk: Engine = engine.clone();

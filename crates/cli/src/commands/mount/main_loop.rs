@@ -100,10 +100,13 @@ impl MainLoop {
     /// # Blocking
     /// For as long as it is mounted.
     pub(crate) fn run(self, session: &Arc<Session>, front_end: &Arc<FrontEnd>, is_detached: bool) -> End {
-        let (sender, ending) = (self.sender.clone(), Arc::clone(front_end));
+        let (sender, ending, ended) = (self.sender.clone(), Arc::clone(front_end), Arc::clone(session));
         thread::spawn(move || {
             // The main thread receives until the end.
             ending.wait_unmounted();
+            if ended.is_restarting() {
+                return; // the volume goes on in another process
+            }
             let _ = sender.send(Event::Unmounted);
             ending.wait_ended();
             let _ = sender.send(Event::Ended);

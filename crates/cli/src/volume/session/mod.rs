@@ -345,6 +345,11 @@ impl Session {
         Ok(())
     }
 
+    /// Whether another process is to take the mount over.
+    pub(crate) fn is_restarting(&self) -> bool {
+        self.state().is_restarting
+    }
+
     /// Waits until another process is to take the mount over.
     ///
     /// # Blocking
