@@ -125,7 +125,8 @@ mod tests {
     fn messages_arrive_whole_with_their_descriptors() {
         let (one, other) = Link::pair().unwrap();
         let other = Link::of(other).unwrap();
-        let mut file = File::options().read(true).write(true).create(true).truncate(true);
+        let mut file = File::options();
+        let file = file.read(true).write(true).create(true).truncate(true);
         let path = std::env::temp_dir().join(format!("slackwater-link-{}", std::process::id()));
         let mut file = file.open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();

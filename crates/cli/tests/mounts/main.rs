@@ -12,6 +12,7 @@ mod cgroups;
 mod conflicts;
 mod crash_mix;
 mod descriptors;
+mod each_request;
 mod forced_unmounts;
 mod full_source;
 mod fuse_source;
