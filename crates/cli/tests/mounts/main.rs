@@ -18,6 +18,7 @@ mod full_source;
 mod fuse_source;
 mod hostile_names;
 mod hung_source;
+mod inherited;
 mod kills;
 mod lifecycle;
 mod load;

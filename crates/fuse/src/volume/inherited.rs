@@ -5,9 +5,9 @@
 //!     file cannot be found any more can only be closed.
 //! T2. Any other node is found when a request names it. How many lookups the kernel has of it is unknown. It counts as
 //!     one, so a FORGET drops the node at once; if the kernel knows it still, it is found again.
-//! T3. The kernel's pages of such a node may be older than the file, since nobody noticed changes from outside while no
-//!     process served the mount. So the kernel is told to drop them, and before that they count as read
-//!     ([`kernel_pages`](crate::volume::kernel_pages)).
+//! T3. The kernel's pages of a file may be older than the file, since nobody noticed changes from outside while no
+//!     process served the mount. So the kernel drops them: of an open file when it is told to, and before that they
+//!     count as read ([`kernel_pages`](crate::volume::kernel_pages)); of any other file when it is opened.
 
 use std::collections::HashMap;
 
@@ -33,6 +33,7 @@ impl Volume {
     /// descriptors. No request has been read yet.
     pub(crate) fn inherit(&self, files: &[u64]) {
         let Some(keeping) = &self.keeping else { return };
+        self.nodes.set_inherited();
         let mut opened = HashMap::new();
         for (number, record) in keeping.record.handles() {
             opened.insert(record.unique, (number, record.open_flags));

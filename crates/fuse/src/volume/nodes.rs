@@ -55,6 +55,9 @@ pub(super) struct Node {
     pub(super) writers: AtomicU32,
     /// Its pages in the kernel's page cache, and the ranges written around them.
     pub(super) kernel_pages: KernelPages,
+    /// Whether the kernel may have its pages from an earlier process, which may be older than the file (T3 of
+    /// `inherited`).
+    pub(super) may_have_old_pages: AtomicBool,
     /// Open files of it.
     pub(super) opened: AtomicU32,
     /// Whether the keeper has a descriptor of it (R1 of `removed`).
@@ -79,6 +82,7 @@ impl Node {
             lookups: AtomicU64::new(0),
             writers: AtomicU32::new(0),
             kernel_pages: KernelPages::new(),
+            may_have_old_pages: AtomicBool::new(false),
             opened: AtomicU32::new(0),
             is_kept: AtomicBool::new(false),
             parked: AtomicU32::new(0),
@@ -128,6 +132,8 @@ pub(super) struct Nodes {
     /// Generation of counted nodes.
     generation: u32,
     hasher: RandomState,
+    /// Whether the kernel knows nodes from an earlier process.
+    is_inherited: AtomicBool,
 }
 
 impl Nodes {
@@ -141,9 +147,15 @@ impl Nodes {
             peak: AtomicUsize::new(0),
             generation: hasher.hash_one(ROOT_ID) as u32 | 1,
             hasher,
+            is_inherited: AtomicBool::new(false),
         };
         nodes.shard(ROOT_ID).write().by_id.insert(ROOT_ID, Node::new((ROOT_ID, BACKEND_GENERATION), root));
         nodes
+    }
+
+    /// The kernel knows nodes from an earlier process.
+    pub(super) fn set_inherited(&self) {
+        self.is_inherited.store(true, Ordering::Relaxed);
     }
 
     /// The node with this number.
@@ -179,6 +191,7 @@ impl Nodes {
             return Some(node);
         }
         let node = Node::new(self.number_for(&shard, &inode), inode);
+        node.may_have_old_pages.store(self.is_inherited.load(Ordering::Relaxed), Ordering::Relaxed);
         node.lookups.store(1, Ordering::Relaxed);
         let hash_of = |node: &Arc<Node>| self.hash(node.inode.id()).within;
         shard.by_inode.insert_unique(hash.within, Arc::clone(&node), hash_of);

@@ -140,6 +140,7 @@ impl Volume {
         let flags = OFlags::from_bits_retain(flags);
         // Close-to-open consistency: an open sees the current state of the file.
         let (_, is_changed) = self.revalidate(&node.inode)?;
+        let is_changed = node.may_have_old_pages.swap(false, Ordering::Relaxed) | is_changed;
         let file = self.unfrozen(|| File::open_for(&node.inode, &opener.memcg))?;
         let open = OpenFile::new(node, file, flags, self.keeping.as_ref());
         if open.is_writable {
