@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -27,7 +28,7 @@ pub(crate) struct KeeperClient {
     /// Held during a request and its answer. A leaf.
     link: Mutex<Link>,
     /// The keeper has died, or does not answer (K3).
-    is_lost: AtomicBool,
+    is_lost: Arc<AtomicBool>,
     /// Set when the server serves.
     service: OnceLock<Service>,
 }
@@ -70,7 +71,9 @@ impl KeeperClient {
         let nothing = std::fs::File::open("/dev/null").map_err(failed)?;
         dup2_stdin(&nothing).map_err(|errno| failed(errno.into()))?;
 
-        link.send(&ToKeeper::Hello { version: PROTOCOL_VERSION }, &[]).map_err(failed)?;
+        let is_lost = Arc::new(AtomicBool::new(false));
+        let thread = watch(&link, &is_lost).map_err(failed)?;
+        link.send(&ToKeeper::Hello { version: PROTOCOL_VERSION, thread }, &[]).map_err(failed)?;
         let (start, descriptors) = link.receive().and_then(|start| start.ok_or_else(gone)).map_err(failed)?;
         let ToServer::Start { version: PROTOCOL_VERSION, keeper: pid, predecessor } = start else {
             return Err(failed(io::Error::other("it is of another version")));
@@ -88,7 +91,7 @@ impl KeeperClient {
                 Some(Inheritance { predecessor: *predecessor, parts, files })
             }
         };
-        let client = Self { pid, link: Mutex::new(link), is_lost: AtomicBool::new(false), service: OnceLock::new() };
+        let client = Self { pid, link: Mutex::new(link), is_lost, service: OnceLock::new() };
         Ok((Arc::new(client), inheritance))
     }
 
@@ -119,9 +122,7 @@ impl KeeperClient {
         };
         // The first one counts.
         let _ = self.service.set(service);
-        let watching = Arc::clone(self);
-        let watch = thread::Builder::new().name("sw-keeper".to_owned()).spawn(move || watching.wait_for_end());
-        watch.map(drop).map_err(failed)
+        Ok(())
     }
 
     /// Records a setting that was changed, for a successor.
@@ -190,21 +191,33 @@ impl KeeperClient {
 
     /// K3.
     fn lost(&self, error: io::Error) -> io::Error {
-        if !self.is_lost.swap(true, Ordering::AcqRel) {
-            tracing::error!(
-                %error,
-                keeper = self.pid,
-                "the mount is not kept any more, because its keeper is gone: a crash of this process would end it"
-            );
-        }
+        note_lost(&self.is_lost, &error);
         error
     }
+}
 
-    fn wait_for_end(&self) {
-        let Ok(socket) = self.link().as_fd().try_clone_to_owned() else { return };
+/// Starts the thread that waits for the end of the keeper. Returns its id, by which the keeper learns of the end of this
+/// process.
+fn watch(link: &Link, is_lost: &Arc<AtomicBool>) -> io::Result<u32> {
+    let (socket, is_lost) = (link.as_fd().try_clone_to_owned()?, Arc::clone(is_lost));
+    let (sender, id) = channel();
+    let wait = move || {
+        // The receiver waits for this.
+        let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get());
         let mut socket = [PollFd::new(&socket, PollFlags::empty())];
         while poll(&mut socket, None) == Err(rustix::io::Errno::INTR) {}
-        self.lost(io::ErrorKind::UnexpectedEof.into());
+        note_lost(&is_lost, &io::ErrorKind::UnexpectedEof.into());
+    };
+    thread::Builder::new().name("sw-keeper".to_owned()).spawn(wait)?;
+    id.recv().map(i32::cast_unsigned).map_err(io::Error::other)
+}
+
+fn note_lost(is_lost: &AtomicBool, error: &io::Error) {
+    if !is_lost.swap(true, Ordering::AcqRel) {
+        tracing::error!(
+            %error,
+            "the mount is not kept any more, because its keeper is gone: a crash of this process would end it"
+        );
     }
 }
 

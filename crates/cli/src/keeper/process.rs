@@ -44,7 +44,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 const STAYS_AFTER: u32 = 5;
 /// What a program in Rust exits with when its main thread panics.
 const PANICKED: i32 = 101;
-/// Only the death of the first thread: the others may wait for the successor. Kernel: `PIDFD_THREAD`, from Linux 6.9 on.
+/// Only the death of one thread, which is not the first: the others may wait for the successor, and the end of the first
+/// is reported after theirs. Kernel: `PIDFD_THREAD`, from Linux 6.9 on.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
 
 /// How a server has ended.
@@ -60,7 +61,7 @@ struct Server {
     child: Child,
     /// `None` once it has closed its end.
     link: Option<Link>,
-    /// Readable when its first thread has ended.
+    /// Readable when it is dying.
     end: OwnedFd,
     /// It takes signals.
     is_ready: bool,
@@ -198,7 +199,7 @@ impl Keeper {
         // Ctrl-C reaches the keeper alone, which passes it on.
         command.arg0("slackwater").args(&self.arguments).stdin(Stdio::from(other)).process_group(0);
         let mut child = command.spawn()?;
-        let watch = || pidfd_open(Pid::from_child(&child), PIDFD_THREAD);
+        let watch = || pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         match watch() {
             Ok(end) => Ok(Server { child, link: Some(link), end, is_ready: false, holds: false }),
             Err(errno) => {
@@ -275,7 +276,9 @@ impl Keeper {
     ) -> io::Result<()> {
         let kept = ToServer::Kept { error: None };
         match message {
-            ToKeeper::Hello { version: PROTOCOL_VERSION } => {
+            ToKeeper::Hello { version: PROTOCOL_VERSION, thread } => {
+                let thread = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+                server.end = pidfd_open(thread, PIDFD_THREAD)?;
                 self.estate.send(link)?;
                 server.is_ready = true;
                 for signal in std::mem::take(&mut self.pending) {

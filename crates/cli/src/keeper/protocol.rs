@@ -42,6 +42,9 @@ pub(super) enum ToKeeper {
     /// It waits for signals from now on.
     Hello {
         version: u32,
+        /// The thread that [waits for the keeper's end](super::client), by its id. It ends when the process is killed,
+        /// whatever the other threads wait for.
+        thread: u32,
     },
     /// It serves the mount. With a descriptor for each part. Answered.
     Hold {
