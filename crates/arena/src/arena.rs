@@ -73,16 +73,22 @@ impl Arena {
         Arc::new(Self { mapping, pools, inode_slots, volume_slots, filling, file })
     }
 
-    /// An arena over a mapping with valid records. The frames and slots that they mark as used are allocated.
-    pub(crate) fn assemble(mapping: Mapping, file: ArenaFile) -> Arc<Self> {
-        let cpus = cpus();
+    /// An arena over a mapping with valid records. The frames and slots that they mark as used are allocated, and taken
+    /// is what lacks memory.
+    pub(crate) fn assemble(mapping: Mapping, file: ArenaFile, filling: Filling) -> Arc<Self> {
+        let (cpus, filled) = (cpus(), filling.free());
         let counts = mapping.layout().counts;
-        let pools = FramePools::new(counts, cpus, |frame| mapping.frames()[frame as usize].state() == FREE);
-        let inode_slots =
-            RunAllocator::new(counts.inodes, cpus, |slot| mapping.inodes()[slot as usize].state.get() == FREE);
+        let normal = counts.frames - counts.reserve_frames;
+        let is_filled = |frame: u32| match frame.checked_sub(normal) {
+            None => frame < filled.frames,
+            Some(of_reserve) => of_reserve < filled.reserve,
+        };
+        let is_free = |frame: u32| is_filled(frame) && mapping.frames()[frame as usize].state() == FREE;
+        let pools = FramePools::new(counts, cpus, is_free);
+        let is_free = |slot: u32| slot < filled.inodes && mapping.inodes()[slot as usize].state.get() == FREE;
+        let inode_slots = RunAllocator::new(counts.inodes, cpus, is_free);
         let volume_slots =
             RunAllocator::new(counts.volumes, cpus, |slot| mapping.volumes()[slot as usize].state.get() == FREE);
-        let filling = Filling::over(*mapping.layout());
         Arc::new(Self { mapping, pools, inode_slots, volume_slots, filling, file })
     }
 

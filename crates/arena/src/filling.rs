@@ -106,6 +106,20 @@ impl Plan {
         }
     }
 
+    /// The plan of a file that was partly allocated in its order, and the parts that have been allocated.
+    pub(crate) fn resume(layout: Layout, is_allocated: impl Fn(&Range<u64>) -> bool) -> (Self, Vec<Range<u64>>) {
+        let mut plan = Self::new(layout);
+        let mut filled = plan.first.clone();
+        while let Some(part) = plan.next().filter(&is_allocated) {
+            plan.advance(part.end);
+            match filled.last_mut() {
+                Some(last) if last.end == part.start => last.end = part.end,
+                Some(_) | None => filled.push(part),
+            }
+        }
+        (plan, filled)
+    }
+
     /// Everything allocated by now: the first parts, and those that are not in the rest any more.
     pub(crate) fn free(&self) -> Free {
         let all = Free::all(&self.layout);
@@ -313,6 +327,24 @@ mod tests {
             parts.sort_by_key(|part| part.start);
             assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{parts:?}");
             assert_eq!((parts[0].start, parts.last().unwrap().end), (0, layout.file_bytes));
+        }
+    }
+
+    /// A successor goes on where the plan was left, at any part.
+    #[test]
+    fn a_plan_is_resumed_where_it_was_left() {
+        let layout = ArenaConfig::memfd(64 << 20).layout(4096).unwrap();
+        let mut plan = Plan::new(layout);
+        let mut allocated = plan.first.clone();
+        loop {
+            let has = |part: &std::ops::Range<u64>| allocated.contains(part);
+            let (resumed, filled) = Plan::resume(layout, has);
+            assert_eq!((resumed.free(), resumed.next()), (plan.free(), plan.next()));
+            let bytes = |parts: &[std::ops::Range<u64>]| parts.iter().map(|part| part.end - part.start).sum::<u64>();
+            assert_eq!(bytes(&filled), bytes(&allocated));
+            let Some(part) = plan.next() else { break };
+            plan.advance(part.end);
+            allocated.push(part);
         }
     }
 

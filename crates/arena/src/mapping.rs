@@ -71,11 +71,17 @@ impl Mapping {
     /// while parts of it were holes.
     pub(crate) fn new(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self, ArenaError> {
         let mapping = Self::of_hole(fd, layout)?;
-        match mapping.advise(0, layout.file_bytes, Advice::LinuxPopulateWrite) {
+        mapping.populate(0..layout.file_bytes)?;
+        Ok(mapping)
+    }
+
+    /// Faults in a part of the file.
+    pub(crate) fn populate(&self, part: Range<u64>) -> Result<(), ArenaError> {
+        match self.advise(part.start, part.end - part.start, Advice::LinuxPopulateWrite) {
             Err(ArenaError::Os { source, .. }) if is_no_space(&source) => {
-                Err(ArenaError::NoSpace { needed_bytes: layout.file_bytes, source })
+                Err(ArenaError::NoSpace { needed_bytes: self.layout.file_bytes, source })
             }
-            done => done.map(|()| mapping),
+            done => done,
         }
     }
 

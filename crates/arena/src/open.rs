@@ -10,7 +10,9 @@ use slackwater_sync::shim::Arc;
 
 use crate::arena::Arena;
 use crate::error::{ArenaError, Mismatch};
+use crate::filling::{Filler, Filling, Plan};
 use crate::header::{self, HEADER_BYTES};
+use crate::layout::Layout;
 use crate::mapping::Mapping;
 use crate::record::{CLEAN, DIRTY};
 use crate::source::{self, ArenaFile};
@@ -38,23 +40,38 @@ impl Arena {
     /// As [`open`](Self::open).
     pub fn open_fd(fd: OwnedFd) -> Result<(Arc<Self>, Survivors), ArenaError> {
         source::file_system_of(fd.as_fd())?;
-        Self::open_file(ArenaFile::lock(fd)?)
+        let file = ArenaFile::lock(fd)?;
+        let layout = check(&file)?;
+        let mapping = Mapping::new(file.fd(), layout)?;
+        Self::open_mapping(mapping, file, Filling::over(layout))
     }
 
     /// As [`open`](Self::open), for a descriptor from [`try_clone_lock`](Self::try_clone_lock) of an earlier process.
     /// All of that process need not have ended: a thread that waits in the kernel may still hold the file.
     ///
+    /// If it was still [allocating](Self::create_unfilled) the memory, there is a filler, and the arena can be used at
+    /// once.
+    ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_inherited(lock: OwnedFd) -> Result<(Arc<Self>, Survivors), ArenaError> {
+    ///
+    /// # Blocking
+    /// Until what is allocated is mapped, and its tables are read.
+    pub fn open_inherited(lock: OwnedFd) -> Result<(Arc<Self>, Survivors, Option<Filler>), ArenaError> {
         source::file_system_of(lock.as_fd())?;
-        Self::open_file(ArenaFile::inherited(lock)?)
+        let file = ArenaFile::inherited(lock)?;
+        let layout = check(&file)?;
+        let (plan, filled) = Plan::resume(layout, |part| source::is_allocated(file.fd(), part));
+        let mapping = Mapping::of_hole(file.fd(), layout)?;
+        filled.into_iter().try_for_each(|part| mapping.populate(part))?;
+        let filling = Filling::new(plan);
+        let is_filled = filling.is_over();
+        let (arena, survivors) = Self::open_mapping(mapping, file, filling)?;
+        let filler = (!is_filled).then(|| Filler::new(&arena));
+        Ok((arena, survivors, filler))
     }
 
-    fn open_file(file: ArenaFile) -> Result<(Arc<Self>, Survivors), ArenaError> {
-        let (header, file_bytes) = read_header(&file)?;
-        let layout = header::check(&header, file_bytes)?;
-        let mapping = Mapping::new(file.fd(), layout)?;
+    fn open_mapping(mapping: Mapping, file: ArenaFile, filling: Filling) -> Result<(Arc<Self>, Survivors), ArenaError> {
         let dirty = validate::dirty_frames(&mapping)?;
         let (newest, superseded) = survivors::newest(dirty)?;
         for dirty in superseded {
@@ -64,10 +81,16 @@ impl Arena {
             record.clear();
         }
         debug_assert_eq!(newest.len(), mapping.frames().iter().filter(|record| record.state() == DIRTY).count());
-        let arena = Self::assemble(mapping, file);
+        let arena = Self::assemble(mapping, file, filling);
         let survivors = survivors::group(&arena, &newest);
         Ok((arena, survivors))
     }
+}
+
+/// The layout that a file's header says.
+fn check(file: &ArenaFile) -> Result<Layout, ArenaError> {
+    let (header, file_bytes) = read_header(file)?;
+    header::check(&header, file_bytes)
 }
 
 fn read_header(file: &ArenaFile) -> Result<([u8; HEADER_BYTES], u64), ArenaError> {

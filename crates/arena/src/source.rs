@@ -111,6 +111,11 @@ pub(crate) fn fill(fd: BorrowedFd<'_>, part: Range<u64>, file_bytes: u64) -> Res
     }
 }
 
+/// Whether a part of the file has been allocated and touched. A file system that cannot tell has no holes.
+pub(crate) fn is_allocated(fd: BorrowedFd<'_>, part: &Range<u64>) -> bool {
+    !fs::seek(fd, fs::SeekFrom::Hole(part.start)).is_ok_and(|hole| hole < part.end)
+}
+
 /// Seals a memfd against changes of its length.
 pub(crate) fn seal(fd: BorrowedFd<'_>, source: &ArenaSource) -> Result<(), ArenaError> {
     match source {

@@ -1,11 +1,13 @@
 //! The files that an arena may be in, and the processes that may open them.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use slackwater_arena::{Arena, ArenaConfig, ArenaError, InodeRecord, Pool, Survivors, VolumeId, VolumeRecord};
+use slackwater_arena::{
+    Arena, ArenaConfig, ArenaError, FRAME_BYTES, InodeRecord, Pool, Survivors, VolumeId, VolumeRecord,
+};
 
 /// A folder that is emptied, unmounted if necessary, and removed when the test ends in any way.
 struct Folder {
@@ -247,4 +249,30 @@ fn a_memfd_passes_from_one_arena_to_the_next() {
     assert!(rustix::fs::ftruncate(&fd, 0).is_err(), "it cannot be truncated under the mapping");
     drop(arena);
     assert!(Arena::open_fd(fd).is_ok());
+}
+
+/// A process dies while it allocates its arena. The next one has what was written, may use the arena at once, and gets
+/// all of it in the end.
+#[test]
+fn an_arena_that_was_being_allocated_is_used_at_once_by_the_next_process() {
+    let Some(folder) = Folder::new("/dev/shm", "inherited") else { return };
+    let path = folder.file();
+    let (arena, _filler) = Arena::create_unfilled(&ArenaConfig::file(&path, 64 << 20)).expect("it works");
+    let volume = arena.alloc_volume(&VolumeRecord { id: VolumeId::new(b"v").expect("it works") }).expect("it works");
+    let inode = arena.alloc_inode(&InodeRecord::new(volume)).expect("it works");
+    let frame = arena.alloc(Pool::Normal).expect("it works");
+    arena.write(frame).fill(7);
+    arena.publish_dirty(frame, inode, 3, 1);
+    let lock = arena.try_clone_lock().expect("it works");
+    let (next, survivors, filler) = Arena::open_inherited(lock).expect("it works");
+    assert_eq!(survivors.volumes[0].inodes[0].pages, [(3, frame)]);
+    assert_eq!(next.read(frame)[..], [7; FRAME_BYTES]);
+    let allocated = || std::fs::metadata(&path).expect("it works").blocks() * 512;
+    assert!(allocated() < 16 << 20, "{} bytes are allocated", allocated());
+    assert!(next.alloc(Pool::Normal).is_some());
+    filler.expect("most of it is missing").run().expect("it works");
+    let mut taken = Vec::new();
+    next.alloc_many(Pool::Reserve, next.frames() as usize, &mut taken);
+    assert_eq!(taken.len() as u32, next.frames() - 2, "all but the one with data and the first one taken");
+    assert_eq!(next.missing_frames(), 0);
 }

@@ -120,15 +120,16 @@ impl Left {
     }
 }
 
-/// Opens what a predecessor left that has passed its descriptor on, with its lock.
+/// Opens what a predecessor left that has passed its descriptor on, with its lock. If that process was still allocating
+/// the cache, the rest is left to [`fill`].
 ///
 /// # Errors
 /// The file is damaged.
-pub(crate) fn open_inherited(fd: OwnedFd, path: &Path) -> Result<Left, Failure> {
-    let (arena, mut survivors) = Arena::open_inherited(fd).map_err(|error| refused(path, &error))?;
+pub(crate) fn open_inherited(fd: OwnedFd, path: &Path) -> Result<(Left, Option<Filler>), Failure> {
+    let (arena, mut survivors, filler) = Arena::open_inherited(fd).map_err(|error| refused(path, &error))?;
     survivors.removed_are_kept = true;
     let bytes = bytes_of(&survivors, |_| true);
-    Ok(Left { arena, survivors, bytes })
+    Ok((Left { arena, survivors, bytes }, filler))
 }
 
 /// Whether a file that could not be written back may still be one of our arenas: damaged, of another version, or in

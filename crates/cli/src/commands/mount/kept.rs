@@ -163,7 +163,7 @@ fn recover(
     let failed = |error: String| Failure::failed(format!("cannot take the mount over: {error}"));
     let part = |part| parts.duplicate(part).map_err(|error| failed(error.to_string()));
     let entry = &session.entry;
-    let left = arena_file::open_inherited(part(Part::Arena)?, &entry.arena)?;
+    let (left, filler) = arena_file::open_inherited(part(Part::Arena)?, &entry.arena)?;
     let options = options::of_volume(arguments);
     let source = Opened::new(entry, &options, false, &|_| {})?;
     let backend = source.backend(Some(&left.inodes())).map_err(|error| failed(error.to_string()))?;
@@ -176,6 +176,9 @@ fn recover(
     let front_end = FrontEnd::open(&front_end::pool()?, &volume, name, mountpoint, options, tenancy, Some(kept))?;
     let shrunk: Engine = engine.clone();
     let pressure = pressure::Listener::start(session.pressure(), move |priority| shrunk.shrink(priority));
+    if let Some(filler) = filler {
+        arena_file::fill(filler);
+    }
     Ok(Mounted { pressure, engine, volume, front_end, source })
 }
 
