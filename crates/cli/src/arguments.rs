@@ -11,7 +11,8 @@ use crate::control::protocol::Transport;
 use crate::exit::{EXIT_STATUSES, Failure};
 use crate::help_texts::{
     COMPLETIONS_NOTES, DAEMON_NOTES, DOCTOR_NOTES, EVENTS_NOTES, EXAMPLES, FSCK_NOTES, GC_NOTES, LS_NOTES, MAN_NOTES,
-    MKFS_NOTES, MOUNT_NOTES, SET_NOTES, SET_USAGE, STATUS_NOTES, SYNC_NOTES, TENANTS_NOTES, TOP_NOTES, UMOUNT_NOTES,
+    MKFS_NOTES, MOUNT_NOTES, RESTART_NOTES, SET_NOTES, SET_USAGE, STATUS_NOTES, SYNC_NOTES, TENANTS_NOTES, TOP_NOTES,
+    UMOUNT_NOTES,
 };
 use crate::option_values::{
     parse_duration, parse_follow, parse_interval, parse_metrics, parse_tenant_dontcache, parse_tenant_limit,
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Umount(UmountArguments),
     /// Make everything written so far durable, shared mappings included
     Sync(SyncArguments),
+    /// Replace the process of a mount with --keep, without an unmount
+    Restart(RestartArguments),
     /// Serve many volumes in one process, with one cache
     Daemon(DaemonArguments),
     /// List the volumes of a daemon
@@ -180,6 +183,17 @@ pub(crate) struct SyncArguments {
     pub(crate) all: bool,
     #[command(flatten)]
     pub(crate) at: DaemonSocket,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = format!("{RESTART_NOTES}\n\n{EXIT_STATUSES}"))]
+pub(crate) struct RestartArguments {
+    /// Mount points of the volumes
+    #[arg(required_unless_present = "all", value_name = "MOUNTPOINT")]
+    pub(crate) volumes: Vec<PathBuf>,
+    /// Restart all mounts of this user that are kept
+    #[arg(long, conflicts_with = "volumes")]
+    pub(crate) all: bool,
 }
 
 #[derive(Args, Clone, Debug)]

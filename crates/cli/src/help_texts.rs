@@ -199,6 +199,17 @@ Examples:
   slackwater sync /mnt/data
   slackwater sync --all";
 
+pub(crate) const RESTART_NOTES: &str = "\
+The process of a mount with --keep exits, and its keeper starts another
+one, which goes on with the same cache, open files and mount point.
+Programs on the mount wait for some milliseconds and see no error. The
+new process has the options of the first one. A program file that was
+replaced on disk is not used: unmount and mount again for that.
+
+Examples:
+  slackwater restart /mnt/data
+  slackwater restart --all";
+
 pub(crate) const MOUNT_NOTES: &str = "\
 Unmounting: Ctrl-C or SIGTERM writes everything back and unmounts. After
 SIGTERM the process also ends, with status 7, if the source accepts
@@ -210,6 +221,12 @@ Crashes: written data survives the death of this process; the next mount
 of SOURCE writes it back. A crash of the machine loses data that was not
 synced and is younger than --dirty-expire plus a few seconds.
 
+With --keep, programs do not notice the death of the process: they wait
+until another process has taken the mount over, usually for less than
+0.1 s. The command then stays as a small second process, the keeper,
+which starts the mount process and forwards signals to it. If the keeper
+itself dies, the mount goes on, but is not kept any more: status says so.
+
 Object volumes: one process at a time may write. An attempt to mount the
 volume elsewhere names that process; use --read-only there, or take the
 volume over with --take-over. See docs/OBJECT.md.
@@ -217,6 +234,7 @@ volume over with --take-over. See docs/OBJECT.md.
 Examples:
   slackwater mount ~/data /mnt/data
   slackwater mount /srv/db /mnt/db --cache 2GiB --background
+  slackwater mount /srv/db /mnt/db --keep --background
   slackwater mount /srv/db /mnt/db --tenant-by cgroup \\
       --tenant-limit /system.slice/backup.service=64MiB
   slackwater mount --daemon /srv/web /mnt/web --name web

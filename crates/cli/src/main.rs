@@ -41,7 +41,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
-use crate::commands::{completions, daemon, doctor, events, ls, man, mount, set, status, sync, tenants, top, umount};
+use crate::commands::{
+    completions, daemon, doctor, events, ls, man, mount, restart, set, status, sync, tenants, top, umount,
+};
 use crate::exit::Failure;
 use crate::output::terminal::errln;
 
@@ -68,6 +70,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Mount(arguments) => return mount::run(arguments),
         Command::Umount(arguments) => umount::run(arguments)?,
         Command::Sync(arguments) => sync::run(arguments)?,
+        Command::Restart(arguments) => restart::run(arguments)?,
         Command::Daemon(arguments) => return daemon::run(arguments),
         Command::Ls(arguments) => ls::run(arguments)?,
         Command::Tenants(arguments) => tenants::run(arguments)?,

@@ -18,6 +18,9 @@ use crate::registry::Found;
 /// Requests in flight at the same time.
 const CONCURRENT_MAX: usize = 16;
 
+/// Processes that are asked, one after the other, while they take a mount over.
+const PROCESSES_MAX: u32 = 10;
+
 pub(super) fn targets(words: &[PathBuf], all: bool, at: &DaemonSocket) -> Result<Vec<Target>, Failure> {
     if all { Target::all(at) } else { words.iter().map(|word| Target::find(word, at)).collect() }
 }
@@ -48,7 +51,14 @@ pub(super) fn each(
 /// Sends a request that takes a while to answer, and shows the progress if it is the only one. A process that ends in
 /// order instead of answering has done what was requested: everything is written back and unmounted.
 pub(super) fn converse(target: &Target, request: &Request, action: &str, is_only: bool) -> Result<(), Failure> {
-    let answered = receive(target, request, is_only.then_some(action));
+    let ask = || receive(target, request, is_only.then_some(action));
+    let mut answered = ask();
+    for _ in 0..PROCESSES_MAX {
+        match (&answered, &target.found) {
+            (Err(error), Some(found)) if found.is_answered_by_successor(error) => answered = ask(),
+            _ => break,
+        }
+    }
     answered.unwrap_or_else(|error| match &target.found {
         None => Err(no_daemon(&target.socket, &error)),
         Some(found) if found.is_still_alive() && error.kind() == io::ErrorKind::TimedOut => {

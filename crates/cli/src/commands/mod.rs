@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! mount/, daemon/                     serve volumes
-//! umount, sync, status                talk to a mount process, or to a daemon about a volume
+//! umount, sync, restart, status       talk to a mount process, or to a daemon about a volume
 //! ls, tenants, set, events            talk to a daemon
 //! top/, doctor/, man, completions     other commands
 //!
@@ -19,6 +19,7 @@ mod long_requests;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod mount;
+pub(crate) mod restart;
 pub(crate) mod set;
 pub(crate) mod status;
 mod survey;

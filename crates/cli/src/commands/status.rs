@@ -10,7 +10,7 @@ use crate::arguments::StatusArguments;
 use crate::commands::survey::Survey;
 use crate::commands::target::Target;
 use crate::control::client::ANSWER_WITHIN;
-use crate::control::protocol::{ObjectRole, ObjectStatus, Phase, Status};
+use crate::control::protocol::{KeptStatus, ObjectRole, ObjectStatus, Phase, Status};
 use crate::exit::Failure;
 use crate::output::shell;
 use crate::output::terminal::errln;
@@ -112,6 +112,7 @@ fn describe(status: &Status) -> String {
     if let Some(object) = &status.object {
         text += &describe_object(object, &status.mountpoint);
     }
+    text += &status.kept.as_ref().map(describe_kept).unwrap_or_default();
     tenants::lines(status).iter().for_each(|line| text += &format!("  {line}\n"));
     match (status.transport.as_str(), &status.no_uring) {
         ("uring", _) => text += "  requests come over io_uring\n",
@@ -120,6 +121,25 @@ fn describe(status: &Status) -> String {
     }
     status.missing_features.iter().for_each(|missing| text += &format!("  missing: {missing}\n"));
     text
+}
+
+fn describe_kept(kept: &KeptStatus) -> String {
+    let KeptStatus { keeper, is_kept, takeovers, last_pause_ms, serving_ms } = kept;
+    let past = match last_pause_ms {
+        None => "this is its first process".to_owned(),
+        Some(ms) => format!(
+            "taken over {takeovers} times, the last time {} ago with a pause of {}",
+            tenants::time(*serving_ms),
+            tenants::time(*ms)
+        ),
+    };
+    match is_kept {
+        true => format!("  kept by pid {keeper}: {past}\n"),
+        false => format!(
+            "  NOT KEPT ANY MORE: a crash of this process would end the mount (pid {keeper}, which kept it, is gone); \
+             {past}\n"
+        ),
+    }
 }
 
 fn describe_object(object: &ObjectStatus, mountpoint: &Path) -> String {
@@ -184,6 +204,14 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }
+        let kept = KeptStatus { keeper: 7, is_kept: true, ..KeptStatus::default() };
+        let of = |kept: &KeptStatus| describe(&Status { kept: Some(kept.clone()), ..Status::sample() });
+        assert!(of(&kept).contains("  kept by pid 7: this is its first process\n"), "{}", of(&kept));
+        let kept = KeptStatus { takeovers: 2, last_pause_ms: Some(17), serving_ms: 3000, ..kept };
+        let lines = "  kept by pid 7: taken over 2 times, the last time 3s ago with a pause of 17ms\n";
+        assert!(of(&kept).contains(lines), "{}", of(&kept));
+        let lost = of(&KeptStatus { is_kept: false, ..kept });
+        assert!(lost.contains("NOT KEPT ANY MORE"), "{lost}");
         let object = |object| describe(&Status { object: Some(object), ..Status::sample() });
         let writer = object(ObjectStatus {
             uncommitted_changes: 7,

@@ -100,7 +100,11 @@ impl Survey {
     /// At most `within` for processes that do not answer; longer only if there are many of them.
     pub(crate) fn of_processes(found: &[Found], within: Duration) -> Self {
         Self::asking(found.iter(), |survey, found| {
-            let answer = ask(&found.socket(), &found.entry.volume_ref(), &Request::Status, within);
+            let ask = || ask(&found.socket(), &found.entry.volume_ref(), &Request::Status, within);
+            let answer = match ask() {
+                Err(error) if found.is_answered_by_successor(&error) => ask(),
+                answer => answer,
+            };
             locked(survey).add(found, answer);
         })
     }

@@ -29,6 +29,11 @@ pub(crate) fn ask(socket: &Path, volume: &VolumeRef, request: &Request, within: 
     Conversation::open(socket, volume, request, within)?.next(Some(within.saturating_sub(since.elapsed())))
 }
 
+/// Whether the process ended, or was replaced, while it had the request.
+pub(crate) fn is_cut_off(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+}
+
 /// A request that takes a while to answer, with progress reports before the answer.
 pub(crate) struct Conversation {
     stream: UnixStream,

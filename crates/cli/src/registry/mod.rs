@@ -33,6 +33,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use slackwater_fuse::Printable as _;
 
+use crate::control::client::is_cut_off;
 use crate::exit::Failure;
 use crate::os::killed_process;
 use crate::os::private_dir;
@@ -69,6 +70,11 @@ impl Found {
     /// Whether the process is alive now.
     pub(crate) fn is_still_alive(&self) -> bool {
         is_locked(&self.file)
+    }
+
+    /// Whether a request that the process has not answered will be answered by another one, which takes the mount over.
+    pub(crate) fn is_answered_by_successor(&self, error: &io::Error) -> bool {
+        is_cut_off(error) && self.entry.keeper.is_some() && self.is_still_alive()
     }
 
     /// Whether the process has released everything, so that nothing is left (Y3).

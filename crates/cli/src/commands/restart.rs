@@ -1,0 +1,64 @@
+//! `slackwater restart`.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slackwater_fuse::Printable as _;
+
+use crate::arguments::{DaemonSocket, RestartArguments};
+use crate::commands::long_requests::{died, each, targets};
+use crate::commands::target::Target;
+use crate::control::client::{ANSWER_WITHIN, ask, is_cut_off};
+use crate::control::protocol::{Phase, Reply, Request, Status};
+use crate::exit::{Failure, Reason};
+use crate::output::terminal::outln;
+
+/// A takeover is much faster, unless the source hangs.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Replaces the processes of kept mounts; returns when the new ones serve.
+pub(crate) fn run(arguments: &RestartArguments) -> Result<(), Failure> {
+    let mut targets = targets(&arguments.volumes, arguments.all, &DaemonSocket { socket: None })?;
+    let is_kept = |target: &Target| target.found.as_ref().is_some_and(|found| found.entry.keeper.is_some());
+    targets.retain(|target| !arguments.all || is_kept(target));
+    each(&targets, |target, _| restart(target))
+}
+
+fn restart(target: &Target) -> Result<(), Failure> {
+    if !target.is_alive() {
+        return Err(died(target));
+    }
+    let silent = || Failure::failed(format!("the process of {} does not answer", target.name.printable()));
+    let before = status(target).ok_or_else(silent)?.pid;
+    match ask(&target.socket, &target.volume, &Request::Restart, ANSWER_WITHIN) {
+        Ok(reply) => reply.done()?,
+        // It may end before it has answered.
+        Err(error) if is_cut_off(&error) => {}
+        Err(_) => return Err(silent()),
+    }
+    let since = Instant::now();
+    while since.elapsed() < TAKEN_OVER_WITHIN {
+        if !target.is_alive() {
+            return Err(died(target));
+        }
+        if let Some(status) = status(target).filter(|status| status.pid != before && status.phase != Phase::Starting) {
+            let pause = status.kept.and_then(|kept| kept.last_pause_ms).unwrap_or_default();
+            let (name, after) = (target.name.printable(), status.pid);
+            outln!("Restarted {name}: pid {after} instead of {before}; programs waited for {pause} ms.");
+            return Ok(());
+        }
+        thread::sleep(LOOK);
+    }
+    let what = format!("no process has taken {} over within 60 s", target.name.printable());
+    Err(Failure::new(Reason::Deadline, what)
+        .advise("slackwater status shows it; programs on the mount wait until then"))
+}
+
+/// `None` while one process takes over from another.
+fn status(target: &Target) -> Option<Status> {
+    match ask(&target.socket, &target.volume, &Request::Status, ANSWER_WITHIN) {
+        Ok(Reply::Status(status)) => Some(*status),
+        Ok(_) | Err(_) => None,
+    }
+}
