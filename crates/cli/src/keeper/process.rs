@@ -77,6 +77,8 @@ struct Keeper {
     estate: Estate,
     /// Signals for a server that does not take them yet.
     pending: Vec<Signal>,
+    /// A signal that ends the mount in any case. A server may die before it has.
+    ending: Option<Signal>,
     /// Dead servers that have not quite ended.
     remains: Vec<Child>,
     failures: u32,
@@ -125,6 +127,7 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
         signal_fd,
         estate: Estate::default(),
         pending: Vec::new(),
+        ending: None,
         remains: Vec::new(),
         failures: 0,
         is_done: false,
@@ -229,26 +232,29 @@ impl Keeper {
                 let [signal, message, end] = events.map(|event| !event.revents().is_empty());
                 (signal, message && server.link.is_some(), end)
             };
+            self.remains.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+            if end {
+                return; // a signal waits for the next one
+            }
             if signal && let Some(signal) = self.signals.next_of(&self.signal_fd) {
                 self.pass_on(server, signal);
             }
             if message {
                 self.receive(server);
             }
-            self.remains.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
-            if end {
-                return;
-            }
         }
     }
 
     fn pass_on(&mut self, server: &Server, signal: Signal) {
-        if server.is_ready {
-            // It fails only when the server has ended.
-            let _ = kill_process(Pid::from_child(&server.child), signal.into());
-        } else {
+        if !server.is_ready {
             self.pending.push(signal);
+            return;
         }
+        if signal != Signal::Interrupt {
+            self.ending = Some(signal);
+        }
+        // It fails only when the server has ended.
+        let _ = kill_process(Pid::from_child(&server.child), signal.into());
     }
 
     /// Takes one message. A server that sends nonsense, or does not read, is ended.
@@ -281,7 +287,8 @@ impl Keeper {
                 server.end = pidfd_open(thread, PIDFD_THREAD)?;
                 self.estate.send(link)?;
                 server.is_ready = true;
-                for signal in std::mem::take(&mut self.pending) {
+                let pending = std::mem::take(&mut self.pending);
+                for signal in self.ending.into_iter().chain(pending) {
                     self.pass_on(server, signal);
                 }
                 Ok(())

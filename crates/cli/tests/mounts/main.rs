@@ -39,6 +39,7 @@ mod source_ownership;
 mod startup;
 mod sys;
 mod system_calls;
+mod takeover;
 mod tenants;
 mod top;
 mod transport;

@@ -1,0 +1,142 @@
+//! A kept mount of a test.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::rig::{Mount, Output, PATIENCE, Scratch, need_fuse, wait_until};
+
+/// A mount with a keeper. Dropping it ends both of its processes, whatever state they are in, and the mount.
+pub(super) struct Kept {
+    /// The keeper.
+    pub(super) mount: Mount,
+    pub(super) source: PathBuf,
+    pub(super) mountpoint: PathBuf,
+    pub(super) scratch: Scratch,
+}
+
+impl Kept {
+    #[track_caller]
+    pub(super) fn new(more: &[&str]) -> Self {
+        need_fuse();
+        let scratch = Scratch::new();
+        let (source, mountpoint) = scratch.pair("a");
+        let mount = scratch.mount(&source, &mountpoint, &[&["--keep"], more].concat());
+        Self { mount, source, mountpoint, scratch }
+    }
+
+    pub(super) fn keeper(&self) -> Pid {
+        Pid::from_child(&self.mount.process.0)
+    }
+
+    /// The server, once there is one that is neither `but` nor dying.
+    #[track_caller]
+    pub(super) fn server(&self, but: Option<Pid>) -> Pid {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found = children(self.keeper()).into_iter().find(|child| Some(*child) != but && is_running(*child));
+            if let Some(server) = found {
+                return server;
+            }
+            assert!(Instant::now() < deadline, "the keeper starts no server");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Kills the server. Returns its pid.
+    #[track_caller]
+    pub(super) fn kill_server(&self) -> Pid {
+        let server = self.server(None);
+        kill_process(server, Signal::KILL).unwrap();
+        server
+    }
+
+    /// Kills the server and waits until another one serves.
+    #[track_caller]
+    pub(super) fn replace_server(&self) {
+        let before = self.takeovers();
+        self.kill_server();
+        wait_until("another process serves", || self.takeovers() > before);
+    }
+
+    #[track_caller]
+    pub(super) fn run(&self, words: &[&str]) -> Output {
+        self.scratch.run([words, &[self.mountpoint.to_str().unwrap()]].concat())
+    }
+
+    /// The status of the mount.
+    #[track_caller]
+    pub(super) fn status(&self) -> Value {
+        let output = self.run(&["status", "--json"]);
+        output.expect(0, &[]);
+        let all: Value = serde_json::from_str(&output.text).unwrap_or_else(|_| panic!("{}", output.text));
+        all["mounts"][0].clone()
+    }
+
+    #[track_caller]
+    pub(super) fn takeovers(&self) -> u64 {
+        let status = self.status();
+        status["kept"]["takeovers"].as_u64().unwrap_or_else(|| panic!("{status}"))
+    }
+
+    /// Unmounts, and waits for the end of the keeper.
+    #[track_caller]
+    pub(super) fn umount(&mut self) -> Output {
+        self.scratch.umount(&self.mountpoint);
+        self.mount.wait()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let keeper = self.keeper();
+        let mut servers = children(keeper);
+        // Without the keeper nothing starts another one.
+        let _ = self.mount.process.0.kill();
+        servers.extend(registered(&self.scratch, "pid"));
+        for server in servers {
+            let _ = kill_process(server, Signal::KILL);
+        }
+        let _ = unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
+    }
+}
+
+/// Ends the processes that the registry of a test names, and their keepers before them.
+pub(super) fn end_registered(scratch: &Scratch) {
+    for field in ["keeper", "pid"] {
+        for process in registered(scratch, field) {
+            let _ = kill_process(process, Signal::KILL);
+        }
+    }
+}
+
+/// The processes that the registry of a test names: mount processes of this test alone.
+fn registered(scratch: &Scratch, field: &str) -> Vec<Pid> {
+    let entries = fs::read_dir(scratch.path.join("run")).into_iter().flatten().flatten();
+    let texts = entries.filter_map(|entry| serde_json::from_slice::<Value>(&fs::read(entry.path()).ok()?).ok());
+    texts.filter_map(|entry| pid(entry[field].as_i64()?)).filter(|pid| is_running(*pid)).collect()
+}
+
+fn pid(number: i64) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(number).ok()?)
+}
+
+/// The children of a process with one thread.
+pub(super) fn children(of: Pid) -> Vec<Pid> {
+    let of = of.as_raw_nonzero();
+    let list = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|number| pid(number.parse().ok()?)).collect()
+}
+
+/// Whether it is a mount process that has not been killed.
+fn is_running(process: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero())).unwrap_or_default();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    field("Name:") == Some("slackwater")
+        && field("State:").is_some_and(|state| !state.starts_with(['Z', 'X']))
+        && [field("SigPnd:"), field("ShdPnd:")].iter().flatten().all(|pending| !pending.ends_with("100"))
+}

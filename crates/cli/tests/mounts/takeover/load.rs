@@ -1,0 +1,224 @@
+//! Programs that work while their server dies again and again. None of them sees an error, and all of their work is in
+//! the source after the unmount.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use super::kept::Kept;
+use crate::rig::PATIENCE;
+use crate::{bytes, runs};
+
+/// Number of kills.
+const RUNS_VARIABLE: &str = "SLACKWATER_MOUNT_KILLS";
+const RUNS: u64 = 10;
+/// The longest time between two of them.
+const LIFE_MS: u64 = 200;
+const BLOCK: usize = 10_000;
+const BLOCKS: u64 = 40;
+
+/// A program on a thread of its own, which tells how much it has done when it is stopped.
+struct Program {
+    name: &'static str,
+    done: Receiver<io::Result<u64>>,
+}
+
+impl Program {
+    /// Repeats `step`, which gets the number of the repetition, until `stop`.
+    fn start(
+        name: &'static str,
+        stop: &Arc<AtomicBool>,
+        mut step: impl FnMut(u64) -> io::Result<()> + Send + 'static,
+    ) -> Self {
+        let (sender, done) = channel();
+        let stop = Arc::clone(stop);
+        thread::spawn(move || {
+            let mut nth = 0;
+            let outcome = loop {
+                if stop.load(Ordering::Acquire) {
+                    break Ok(nth);
+                }
+                if let Err(error) = step(nth) {
+                    break Err(error);
+                }
+                nth += 1;
+            };
+            let _ = sender.send(outcome);
+        });
+        Self { name, done }
+    }
+
+    /// Whether it has failed so far.
+    #[track_caller]
+    fn check(&self) {
+        if let Ok(Err(error)) = self.done.try_recv() {
+            panic!("{} failed: {error}", self.name);
+        }
+    }
+
+    #[track_caller]
+    fn finish(self) -> u64 {
+        match self.done.recv_timeout(PATIENCE) {
+            Ok(Ok(times)) => times,
+            Ok(Err(error)) => panic!("{} failed: {error}", self.name),
+            Err(RecvTimeoutError::Timeout) => panic!("{} hangs", self.name),
+            Err(RecvTimeoutError::Disconnected) => panic!("{} panicked", self.name),
+        }
+    }
+}
+
+fn expect(condition: bool, what: impl FnOnce() -> String) -> io::Result<()> {
+    if condition { Ok(()) } else { Err(io::Error::other(what())) }
+}
+
+/// The block of the overwritten file in its `nth` version.
+fn block(nth: u64) -> Vec<u8> {
+    bytes(nth, BLOCK)
+}
+
+/// Overwrites blocks in turn, and reads each back through the same descriptor.
+fn overwriter(path: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap();
+    move |nth| {
+        let at = SeekFrom::Start(nth % BLOCKS * BLOCK as u64);
+        file.seek(at)?;
+        file.write_all(&block(nth))?;
+        if nth % 16 == 0 {
+            file.sync_data()?;
+        }
+        let mut read = vec![0; BLOCK];
+        file.seek(at)?;
+        file.read_exact(&mut read)?;
+        expect(read == block(nth), || format!("block {nth} is not what was written"))
+    }
+}
+
+/// Appends with `O_APPEND`: a repeated request would show as a duplicate.
+fn appender(path: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
+    let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+    move |nth| writeln!(file, "line {nth}")
+}
+
+/// Reads a file that does not change, by opening it again each time.
+fn reader(path: PathBuf, expected: Vec<u8>) -> impl FnMut(u64) -> io::Result<()> {
+    move |_| expect(fs::read(&path)? == expected, || "a file that does not change has changed".to_owned())
+}
+
+/// Makes, renames and removes names. Every operation that is carried out twice fails.
+fn namer(dir: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
+    move |nth| {
+        let (made, moved) = (dir.join(format!("made-{nth}")), dir.join(format!("moved-{nth}")));
+        fs::create_dir(&made)?;
+        File::options().write(true).create_new(true).open(made.join("file"))?.write_all(b"content")?;
+        fs::hard_link(made.join("file"), made.join("link"))?;
+        fs::rename(&made, &moved)?;
+        expect(fs::read(moved.join("link"))? == b"content", || "a renamed file has other content".to_owned())?;
+        if nth % 4 == 0 {
+            return Ok(()); // to be found in the source
+        }
+        fs::remove_file(moved.join("link"))?;
+        fs::remove_file(moved.join("file"))?;
+        fs::remove_dir(&moved)
+    }
+}
+
+/// Uses files after it has removed their names.
+fn remover(dir: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
+    move |nth| {
+        let path = dir.join(format!("removed-{nth}"));
+        let mut file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        file.write_all(&bytes(nth, 5000))?;
+        fs::remove_file(&path)?;
+        thread::sleep(Duration::from_millis(nth % 30));
+        file.write_all(b"more")?;
+        file.rewind()?;
+        let mut read = Vec::new();
+        file.read_to_end(&mut read)?;
+        let expected = [bytes(nth, 5000), b"more".to_vec()].concat();
+        expect(read == expected, || format!("the removed file {nth} has lost its content: {} bytes", read.len()))
+    }
+}
+
+#[test]
+fn programs_notice_nothing_when_their_server_is_killed() {
+    let mut kept = Kept::new(&["--dirty-expire", "100ms", "--cache", "32MiB"]);
+    let at = |name: &str| kept.mountpoint.join(name);
+    let fixed = bytes(1, 300_000);
+    fs::write(at("fixed"), &fixed).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let programs = [
+        Program::start("overwriter", &stop, overwriter(at("overwritten"))),
+        Program::start("appender", &stop, appender(at("appended"))),
+        Program::start("reader", &stop, reader(at("fixed"), fixed.clone())),
+        Program::start("namer", &stop, namer(kept.mountpoint.clone())),
+        Program::start("remover", &stop, remover(kept.mountpoint.clone())),
+    ];
+    let kills = runs(RUNS_VARIABLE, RUNS);
+    let seed = bytes(u64::from(std::process::id()), kills as usize * 8);
+    for life in seed.chunks(8) {
+        let life = u64::from_le_bytes(life.try_into().unwrap()) % LIFE_MS;
+        thread::sleep(Duration::from_millis(life));
+        kept.kill_server();
+        programs.iter().for_each(Program::check);
+    }
+    thread::sleep(Duration::from_millis(LIFE_MS));
+    stop.store(true, Ordering::Release);
+    let [overwritten, appended, read, named, removed] = programs.map(Program::finish);
+    println!("{kills} kills: {overwritten} {appended} {read} {named} {removed}");
+    assert!([overwritten, appended, read, named, removed].iter().all(|times| *times > 0), "a program did nothing");
+    assert!(kept.takeovers() > 0);
+    kept.umount().expect(0, &["everything is written back"]);
+
+    check(&kept.source, overwritten, appended, named);
+    assert!(fs::read(kept.source.join("fixed")).unwrap() == fixed);
+}
+
+/// Compares the source with what the programs have done.
+#[track_caller]
+fn check(source: &Path, overwritten: u64, appended: u64, named: u64) {
+    let content = fs::read(source.join("overwritten")).unwrap();
+    let last = |at: u64| (0..overwritten).rev().find(|nth| nth % BLOCKS == at);
+    for (at, found) in content.chunks(BLOCK).enumerate() {
+        let nth = last(at as u64).unwrap();
+        assert!(found == block(nth), "block {at} is not version {nth}");
+    }
+    let lines = fs::read_to_string(source.join("appended")).unwrap();
+    assert!(lines.lines().eq((0..appended).map(|nth| format!("line {nth}"))), "lines are lost or repeated");
+    let mut names: Vec<_> =
+        fs::read_dir(source).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let mut expected: Vec<_> = (0..named).step_by(4).map(|nth| format!("moved-{nth}")).collect();
+    expected.extend(["appended", "fixed", "overwritten"].map(str::to_owned));
+    expected.sort();
+    assert_eq!(names, expected);
+    for nth in (0..named).step_by(4) {
+        let dir = source.join(format!("moved-{nth}"));
+        assert_eq!(fs::read(dir.join("file")).unwrap(), b"content");
+        assert_eq!(fs::read(dir.join("link")).unwrap(), b"content");
+    }
+}
+
+#[test]
+fn a_successor_that_is_killed_at_once_has_a_successor() {
+    let mut kept = Kept::new(&["--dirty-expire", "1h"]);
+    let path = kept.mountpoint.join("file");
+    let mut file = File::create(&path).unwrap();
+    for nth in 0..5_u8 {
+        file.write_all(&[b'0' + nth]).unwrap();
+        let first = kept.kill_server();
+        let second = kept.server(Some(first));
+        thread::sleep(Duration::from_millis(u64::from(nth) * 5));
+        // It may have been replaced already.
+        let _ = rustix::process::kill_process(second, rustix::process::Signal::KILL);
+    }
+    file.write_all(b"!").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"01234!");
+    drop(file);
+    kept.umount().expect(0, &["another one takes over", "everything is written back"]);
+    assert_eq!(fs::read(kept.source.join("file")).unwrap(), b"01234!");
+}

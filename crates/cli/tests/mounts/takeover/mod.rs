@@ -1,0 +1,7 @@
+//! Mounts with `--keep`: another process takes them over, and programs notice a pause at most.
+
+mod commands;
+mod ends;
+mod kept;
+mod load;
+mod refusals;
