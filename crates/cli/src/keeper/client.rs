@@ -33,7 +33,7 @@ pub(crate) struct KeeperClient {
     service: OnceLock<Service>,
 }
 
-/// What `status` says of the past.
+/// The past of the mount, for its status.
 #[derive(Copy, Clone, Debug)]
 struct Service {
     since: Instant,
@@ -41,7 +41,7 @@ struct Service {
     last_pause_ms: Option<u64>,
 }
 
-/// What a dead server leaves to its successor.
+/// Everything that a dead server leaves to its successor.
 #[derive(Debug)]
 pub(crate) struct Inheritance {
     pub(crate) predecessor: Predecessor,

@@ -1,4 +1,4 @@
-//! What the keeper holds for the next server: everything that must stay open, and what a successor has to know.
+//! The keeper's holdings for the next server: everything that must stay open, and the facts that a successor needs.
 
 use std::collections::BTreeMap;
 use std::io;

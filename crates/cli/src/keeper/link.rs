@@ -79,7 +79,7 @@ impl Link {
     /// The next message. `None` if the peer is gone.
     ///
     /// # Errors
-    /// None arrives within [`ANSWERS_WITHIN`]; it is not a message; or this process has no room for its descriptors.
+    /// None arrives within [`ANSWERS_WITHIN`]; it is not a message; or this process has too many open files to take its descriptors.
     ///
     /// # Blocking
     /// Until a message arrives.
@@ -125,10 +125,8 @@ mod tests {
     fn messages_arrive_whole_with_their_descriptors() {
         let (one, other) = Link::pair().unwrap();
         let other = Link::of(other).unwrap();
-        let mut file = File::options();
-        let file = file.read(true).write(true).create(true).truncate(true);
         let path = std::env::temp_dir().join(format!("slackwater-link-{}", std::process::id()));
-        let mut file = file.open(&path).unwrap();
+        let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         one.send(&"first", &[file.as_fd(), file.as_fd()]).unwrap();
         one.send(&"second", &[]).unwrap();

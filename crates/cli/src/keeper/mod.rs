@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! process    the keeper: starts servers, forwards signals, decides what the end of a server means
-//! remains    what is left of a dead server, and when a successor may start
-//! estate     what the keeper holds
+//! remains    the threads of a dead server, and when a successor may start
+//! estate     everything that the keeper holds
 //! client     the server's side
 //! protocol   the messages between both
 //! link       the socket for them
@@ -18,7 +18,7 @@
 //! K2. Every lock of the mount belongs to an open file that the keeper has too. So no other process can take it between
 //!     two servers, and a successor never has to.
 //! K3. A server goes on without its keeper. Only a crash would end the mount then.
-//! K4. What the server has handed to the keeper is there for the successor when the call has returned.
+//! K4. When a call that hands a descriptor to the keeper has returned, a successor will get that descriptor.
 
 pub(crate) mod client;
 mod estate;

@@ -36,13 +36,13 @@ const FAILURES_MAX: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often the threads of a dead server are looked at.
 const LOOK: Duration = Duration::from_millis(1);
-/// After this time it is said that they hold a takeover up.
+/// After this time a message says that they hold a takeover up.
 const SAID_AFTER: Duration = Duration::from_secs(2);
 /// How long a server that never completed the mount may take to end, before and after its connection is aborted.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// Looks after which a process of harmless threads is not about to end.
 const STAYS_AFTER: u32 = 5;
-/// What a program in Rust exits with when its main thread panics.
+/// The exit status of a program in Rust whose main thread has panicked.
 const PANICKED: i32 = 101;
 /// Only the death of one thread, which is not the first: the others may wait for the successor, and the end of the first
 /// is reported after theirs. Kernel: `PIDFD_THREAD`, from Linux 6.9 on.

@@ -13,13 +13,13 @@ use crate::registry::Entry;
 /// Incremented when a message changes its meaning.
 pub(crate) const PROTOCOL_VERSION: u32 = 1;
 
-/// What a descriptor is of.
+/// A kind of descriptor.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Part {
     /// The FUSE connection.
     Device,
-    /// What the front end records for its successor.
+    /// The front end's record for its successor.
     Record,
     /// The cache, with its lock.
     Arena,
@@ -83,7 +83,7 @@ pub(super) enum ToServer {
     Kept { error: Option<String> },
 }
 
-/// What a successor learns of the server before it.
+/// The server before a successor, as the keeper knows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Predecessor {
     pub(crate) entry: Entry,

@@ -1,4 +1,4 @@
-//! What is left of a dead server, and whether it can still change the source.
+//! The threads of a dead server, and whether they can still change the source.
 //!
 //! The threads of a killed process end one by one. One that is in a system call of the source ends when that returns,
 //! and may still write there. One that sends a notification to the kernel may wait for the write-back of a mapping, which
@@ -9,7 +9,7 @@
 //! `folio_wait_writeback` in `fuse_launder_folio`, which no signal ends.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const DEVICE: &str = "/dev/fuse";
 
@@ -34,7 +34,7 @@ fn has_ended(thread: &Path) -> bool {
 fn notifies(thread: &Path) -> bool {
     let call = fs::read_to_string(thread.join("syscall")).unwrap_or_default();
     written_descriptor(&call).is_some_and(|number| {
-        fs::read_link(thread.join("fd").join(number.to_string())).is_ok_and(|file| file == PathBuf::from(DEVICE))
+        fs::read_link(thread.join("fd").join(number.to_string())).is_ok_and(|file| *file == *DEVICE)
     })
 }
 

@@ -1,4 +1,4 @@
-//! A mount with `--keep`, as its server sees it: what it hands to its keeper, and how it takes the mount over from a
+//! A mount with `--keep`, as its server sees it: the descriptors for its keeper, and how it takes the mount over from a
 //! predecessor ([`crate::keeper`]).
 //!
 //! # Steps of a takeover
@@ -59,7 +59,7 @@ pub(super) fn checked(mut arguments: MountArguments) -> Result<MountArguments, F
     Ok(arguments)
 }
 
-/// What the server collects for its keeper while it mounts.
+/// The descriptors that the server collects for its keeper while it mounts.
 pub(super) struct Keeping {
     client: Arc<KeeperClient>,
     parts: Parts,
@@ -78,7 +78,7 @@ impl Keeping {
         self.parts.add(part, fd).map_err(failed)
     }
 
-    /// What the front end needs.
+    /// The part of the front end.
     pub(super) fn front_end(&mut self) -> Result<Kept, Failure> {
         let record = MountRecord::create().map_err(failed)?;
         self.add(Part::Record, record.fd())?;
@@ -143,12 +143,11 @@ pub(super) fn take_over(
     keeper.hold(&session.entry, &parts, Some(&predecessor))?;
     drop(parts);
     let status = keeper.status();
-    tracing::warn!(
-        predecessor = predecessor.entry.pid,
-        takeovers = status.takeovers,
-        pause_ms = status.last_pause_ms,
-        "this process has taken the mount over"
-    );
+    let (before, takeovers, pause_ms) = (predecessor.entry.pid, status.takeovers, status.last_pause_ms);
+    match predecessor.has_handed_over {
+        true => tracing::info!(before, takeovers, pause_ms, "this process has taken the mount over"),
+        false => tracing::warn!(before, takeovers, pause_ms, "this process has taken the mount over"),
+    }
     serve_until_end(main_loop, &session, mounted, ownership.take(), &unanswered, metrics, arguments.detached)
 }
 
