@@ -225,7 +225,7 @@ With --keep, programs do not notice the death of the process: they wait
 until another process has taken the mount over, usually for less than
 0.1 s. The command then stays as a small second process, the keeper,
 which starts the mount process and forwards signals to it. If the keeper
-itself dies, the mount goes on, but is not kept any more: status says so.
+itself dies, the mount goes on, but is kept no longer: status says so.
 
 Object volumes: one process at a time may write. An attempt to mount the
 volume elsewhere names that process; use --read-only there, or take the

@@ -283,6 +283,11 @@ impl Mount {
         Output { code, text }
     }
 
+    /// Everything that has appeared on standard error so far.
+    pub(crate) fn errors(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
     /// How often `words` have appeared on standard error so far.
     pub(crate) fn said(&self, words: &str) -> usize {
         self.said.lock().unwrap().matches(words).count()

@@ -42,7 +42,8 @@ impl Kept {
             if let Some(server) = found {
                 return server;
             }
-            assert!(Instant::now() < deadline, "the keeper starts no server");
+            let has_ended = !is_running(self.keeper());
+            assert!(!has_ended && Instant::now() < deadline, "the keeper starts no server: {}", self.mount.errors());
             std::thread::sleep(Duration::from_micros(200));
         }
     }

@@ -55,9 +55,9 @@ impl Program {
 
     /// Whether it has failed so far.
     #[track_caller]
-    fn check(&self) {
+    fn check(&self, kept: &Kept) {
         if let Ok(Err(error)) = self.done.try_recv() {
-            panic!("{} failed: {error}", self.name);
+            panic!("{} failed: {error}; {}", self.name, kept.mount.errors());
         }
     }
 
@@ -164,7 +164,7 @@ fn programs_notice_nothing_when_their_server_is_killed() {
         let life = u64::from_le_bytes(life.try_into().unwrap()) % LIFE_MS;
         thread::sleep(Duration::from_millis(life));
         kept.kill_server();
-        programs.iter().for_each(Program::check);
+        programs.iter().for_each(|program| program.check(&kept));
     }
     thread::sleep(Duration::from_millis(LIFE_MS));
     stop.store(true, Ordering::Release);
