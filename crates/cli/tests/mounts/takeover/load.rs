@@ -160,10 +160,14 @@ fn programs_notice_nothing_when_their_server_is_killed() {
     ];
     let kills = runs(RUNS_VARIABLE, RUNS);
     let seed = bytes(u64::from(std::process::id()), kills as usize * 8);
-    for life in seed.chunks(8) {
+    for (nth, life) in seed.chunks(8).enumerate() {
         let life = u64::from_le_bytes(life.try_into().unwrap()) % LIFE_MS;
         thread::sleep(Duration::from_millis(life));
-        kept.kill_server();
+        if nth % 3 == 2 {
+            kept.kill_server(); // perhaps one that has not taken over yet
+        } else {
+            kept.replace_server();
+        }
         programs.iter().for_each(|program| program.check(&kept));
     }
     thread::sleep(Duration::from_millis(LIFE_MS));
