@@ -341,7 +341,7 @@ pub(crate) struct UmountArguments {
     /// Unmount all volumes
     #[arg(long, conflicts_with = "volumes")]
     pub(crate) all: bool,
-    /// Give up after this time; without --force, the volume then stays mounted and usable
+    /// Give up after this time; without --force or --park, the volume then stays mounted and usable
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) deadline: Duration,
     /// Unmount even if the volume is in use
@@ -349,6 +349,11 @@ pub(crate) struct UmountArguments {
     /// Later requests of the programs that use it fail with EIO. Their written data is kept.
     #[arg(long)]
     pub(crate) force: bool,
+    /// At the deadline, unmount and keep the unwritten data in the cache for the next mount of the source
+    ///
+    /// The next mount goes on from there. The data is lost if the machine restarts before that.
+    #[arg(long, conflicts_with_all = ["discard", "lazy"])]
+    pub(crate) park: bool,
     /// Discard unwritten data after listing it and asking
     ///
     /// No other unmount loses data.

@@ -249,10 +249,12 @@ on until its deadline.
 With --force, the mount point is free at the deadline even if the source
 hangs or another mount namespace holds the volume. Data not written back
 by then stays in the cache: the status is 7, and the next mount of the
-source writes it back.
+source writes it back. --park does the same for a volume that no program
+uses: a line says how much is kept and where, and the status is 0.
 
 Examples:
   slackwater umount /mnt/data
+  slackwater umount /mnt/data --park --deadline 5s
   slackwater umount web --lazy
   slackwater umount --all --force --deadline 2m";
 

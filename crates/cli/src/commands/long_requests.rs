@@ -122,7 +122,7 @@ mod tests {
         let registered = registry.register(&registry.lock().unwrap(), &entry).unwrap();
         let found = registry.entries().unwrap().remove(0);
         let listener = UnixListener::bind(found.socket()).unwrap();
-        let request = Request::Umount { deadline_ms: 60_000, force: false, discard: false };
+        let request = Request::Umount { deadline_ms: 60_000, force: false, discard: false, park: false };
         let outcome = thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut peer, _) = listener.accept().unwrap();

@@ -36,8 +36,15 @@ fn umount_one(target: &Target, arguments: &UmountArguments, is_only: bool) -> Re
         return Err(Failure::failed("nothing was discarded; the volume is still mounted"));
     }
     let deadline_ms = u64::try_from(arguments.deadline.as_millis()).unwrap_or(u64::MAX);
-    let request = Request::Umount { deadline_ms, force: arguments.force, discard: arguments.discard };
-    converse(target, &request, "flushing", is_only)
+    let UmountArguments { force, discard, park, .. } = *arguments;
+    let request = Request::Umount { deadline_ms, force, discard, park };
+    match converse(target, &request, "flushing", is_only) {
+        Err(failure) if park && failure.reason == Reason::Left => {
+            outln!("{failure}");
+            Ok(())
+        }
+        outcome => outcome,
+    }
 }
 
 /// Frees the mount point of a dead process. This is not an unmount, which would mean that everything is written back.

@@ -93,8 +93,14 @@ pub(crate) enum Request {
     Sync,
     /// List what `discard` would drop.
     WouldLose,
-    /// Unmount.
-    Umount { deadline_ms: u64, force: bool, discard: bool },
+    /// Unmount. With `park`, what is unwritten at the deadline is left in the arena, as with `force`.
+    Umount {
+        deadline_ms: u64,
+        force: bool,
+        discard: bool,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        park: bool,
+    },
     /// Detach the volume from its mount point at once; it ends when no program uses it any more.
     Detach,
     /// Let another process take the mount over, if it is kept. Answered at once.
@@ -355,7 +361,7 @@ mod tests {
 
     #[test]
     fn messages_keep_their_format() {
-        let request = Request::Umount { deadline_ms: 60_000, force: true, discard: false };
+        let request = Request::Umount { deadline_ms: 60_000, force: true, discard: false, park: false };
         let line = Message::new(&request).line();
         let text = r#"{"version":1,"request":"umount","deadline_ms":60000,"force":true,"discard":false}"#;
         assert_eq!(String::from_utf8(line.clone()).unwrap(), format!("{text}\n"));

@@ -126,3 +126,17 @@ fn sigterm_ends_a_volume_that_another_mount_namespace_holds() {
     let end = "kill $(./slackwater status --json | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p')";
     Sandbox::new().run_as_root(&format!("{HELD_ELSEWHERE}\n{end}\n{NOTHING_LEFT}")).expect(0, &["in use elsewhere"]);
 }
+
+#[test]
+fn p03_park_keeps_the_rest_for_the_next_mount() {
+    with_a_hung_source(|scratch, tower| {
+        let top = tower.top.to_str().unwrap();
+        let park = ["umount", top, "--park", "--deadline", "1s"];
+        // A file is open.
+        scratch.run(park).expect(3, &["is in use by"]);
+        let start = Instant::now();
+        let output = scratch.run([&park[..], &["--force"]].concat());
+        output.expect(0, &["1.0 MiB could not be written back", "is kept in", "to write it back"]);
+        ended_soon(tower, start).expect(7, &["by force", "1.0 MiB not written back"]);
+    });
+}

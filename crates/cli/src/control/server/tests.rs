@@ -103,7 +103,7 @@ fn requests() -> Vec<Vec<u8>> {
     let mut lines = vec![mount.as_bytes().to_vec()];
     lines.extend(
         [
-            Request::Umount { deadline_ms: 60_000, force: true, discard: false },
+            Request::Umount { deadline_ms: 60_000, force: true, discard: false, park: false },
             Request::Set { key: "cache".into(), value: "1GiB".into() },
             Request::SetTenant { tenant: "/a".into(), key: "limit".into(), value: "1MiB".into() },
             Request::Events,

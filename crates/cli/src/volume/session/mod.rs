@@ -419,9 +419,10 @@ impl Session {
                 let front_end = self.front_end(None, &mut tick)?;
                 self.watch(|| front_end.sync(), &mut tick).map(|()| Reply::Done)
             }
-            Request::Umount { deadline_ms, force, discard } => {
-                let request = UmountRequest { deadline: None, stall: None, force, discard };
-                self.umount_for_client(Duration::from_millis(deadline_ms), request, &mut tick)?;
+            Request::Umount { deadline_ms, force, discard, park } => {
+                let within = Duration::from_millis(deadline_ms);
+                let request = UmountRequest { deadline: Some(within), stall: None, force, discard };
+                self.umount_for_client(request, park, &mut tick)?;
                 Ok(Reply::Done)
             }
             Request::Restart => self.restart(&mut tick).map(|()| Reply::Done),

@@ -27,16 +27,28 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 impl Session {
-    /// Unmounts for a client: returns when everything is released (S2).
+    /// Unmounts for a client: returns when everything is released (S2). With `park`, the volume ends at the deadline, and
+    /// the arena keeps what is unwritten then.
     ///
     /// # Blocking
     /// At most until its deadline.
     pub(super) fn umount_for_client(
         &self,
-        within: Duration,
         request: UmountRequest,
+        park: bool,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
+        match self.umount_and_release(request, tick) {
+            Err(failure) if park && failure.reason == Reason::Deadline => {
+                let request = UmountRequest { deadline: Some(Duration::ZERO), force: true, ..request };
+                self.umount_and_release(request, tick)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn umount_and_release(&self, request: UmountRequest, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
+        let within = request.deadline.unwrap_or(Duration::MAX);
         // A fenced volume accepts nothing any more.
         let within = if self.is_fenced() && !request.discard { within.min(STEPS_WITHIN) } else { within };
         // A deadline beyond the range of the clock is none.
