@@ -15,8 +15,8 @@ use crate::help_texts::{
     UMOUNT_NOTES,
 };
 use crate::option_values::{
-    parse_duration, parse_follow, parse_interval, parse_metrics, parse_tenant_dontcache, parse_tenant_limit,
-    parse_upload_limit,
+    DIRTY_EXPIRE, DIRTY_RATIO, parse_duration, parse_follow, parse_interval, parse_metrics, parse_tenant_dontcache,
+    parse_tenant_limit, parse_upload_limit,
 };
 use crate::registry::Registry;
 use crate::volume::front_end::TenantBy;
@@ -216,18 +216,18 @@ pub(crate) struct MountArguments {
     /// most 3/4 of the free space in /dev/shm.
     #[arg(long, value_name = "SIZE", value_parser = slackwater_arena::size::parse)]
     pub(crate) cache: Option<u64>,
-    /// Percentage of the cache that may hold unwritten data
+    /// Percentage of the cache that may hold unwritten data [default: 20]
     ///
     /// Write-back starts at half of it. Writers are slowed down from three quarters of it on, and block when it is used
     /// up.
-    #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub(crate) dirty_ratio: u32,
-    /// How tenants are distinguished: by cgroup, by uid, or one per volume
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) dirty_ratio: Option<u32>,
+    /// How tenants are distinguished: by cgroup, by uid, or one per volume [default: volume]
     ///
     /// Each tenant has its own limits and waits only for its own data. With `volume` all users of the mount are one
     /// tenant.
-    #[arg(long, value_name = "WHAT", default_value_t = TenantBy::Volume, value_parser = clap::value_parser!(TenantBy))]
-    pub(crate) tenant_by: TenantBy,
+    #[arg(long, value_name = "WHAT", value_parser = clap::value_parser!(TenantBy))]
+    pub(crate) tenant_by: Option<TenantBy>,
     /// Limit the unwritten data of a tenant, such as /containers/a=64MiB
     ///
     /// A cgroup is written as in /proc/PID/cgroup or as its directory, a user as uid:1000=64MiB. Can be given several
@@ -244,9 +244,9 @@ pub(crate) struct MountArguments {
     /// Applies to a cgroup and to those below it. The attribute of a file overrides it. Can be given several times.
     #[arg(long, value_name = "TENANT=on|off", value_parser = parse_tenant_dontcache)]
     pub(crate) tenant_dontcache: Vec<(PathBuf, bool)>,
-    /// Age at which dirty data is written back
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
-    pub(crate) dirty_expire: Duration,
+    /// Age at which dirty data is written back [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) dirty_expire: Option<Duration>,
     /// Mount it read-only
     ///
     /// An object volume can be mounted read-only on any number of machines beside the one that writes.
@@ -330,6 +330,20 @@ pub(crate) struct MountArguments {
     /// Set by the keeper in the process that it starts, whose standard input is their socket
     #[arg(long, hide = true)]
     pub(crate) kept: bool,
+}
+
+impl MountArguments {
+    pub(crate) fn dirty_ratio(&self) -> u32 {
+        self.dirty_ratio.unwrap_or(DIRTY_RATIO)
+    }
+
+    pub(crate) fn dirty_expire(&self) -> Duration {
+        self.dirty_expire.unwrap_or(DIRTY_EXPIRE)
+    }
+
+    pub(crate) fn tenant_by(&self) -> TenantBy {
+        self.tenant_by.unwrap_or(TenantBy::Volume)
+    }
 }
 
 #[derive(Args, Clone, Debug)]

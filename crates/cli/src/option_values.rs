@@ -4,6 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Percentage of the cache that may hold unwritten data.
+pub(crate) const DIRTY_RATIO: u32 = 20;
+/// Age at which dirty data is written back.
+pub(crate) const DIRTY_EXPIRE: Duration = Duration::from_secs(30);
+
 /// Parses the address that serves metrics: `9810`, `:9810`, `127.0.0.1:9810` or `[::1]:9810`.
 pub(crate) fn parse_metrics(text: &str) -> Result<SocketAddr, &'static str> {
     let port = text.strip_prefix(':').unwrap_or(text).parse().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));

@@ -41,7 +41,9 @@ pub use fusectl::abort_connection;
 pub use held_replies::HeldReply;
 pub use landing::Landed;
 pub use local_stat::local_stat;
-pub use mounted::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Progress, Step, UmountRequest};
+pub use mounted::{
+    Hold, Holder, MountPoint, MountVolumeError, MountedError, MountedVolume, Progress, Step, UmountRequest,
+};
 pub use negotiate::{InitOptions, MissingFeature, NegotiateError, Negotiated};
 pub use notifier::{Notification, Notifier};
 pub use parse::{Forgets, InitRequest, Operation, ParseError, Request, parse, parse_entry};

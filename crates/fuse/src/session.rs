@@ -275,6 +275,14 @@ impl Session {
     }
 }
 
+impl Session {
+    /// As [`detach`](Self::detach), but does not wait for the handlers. The kernel aborts the connection when its last
+    /// descriptor is closed, which needs no permission.
+    pub(crate) fn cut(&self) {
+        self.shared.end_from_outside(Ended::Detached);
+    }
+}
+
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").field("negotiated", self.negotiated()).finish_non_exhaustive()

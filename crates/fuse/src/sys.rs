@@ -1,5 +1,5 @@
-//! Memory of our own and shared memory; rustix has no safe wrapper for mapping it.
-#![allow(unsafe_code, reason = "a mapping is a raw pointer")]
+//! Memory of our own and shared memory, and directories of a single thread; rustix has no safe wrapper for them.
+#![allow(unsafe_code, reason = "a mapping is a raw pointer, and unshare(2) can also separate descriptors")]
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
@@ -10,9 +10,16 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Mappings of at least this size use huge pages.
 const HUGE_PAGE: usize = 2 << 20;
+
+/// Gives the calling thread a root and a working directory that it shares with no other thread.
+pub(crate) fn have_own_directories() -> Result<(), Errno> {
+    // SAFETY: the thread still shares the table of descriptors with all others.
+    unsafe { unshare_unsafe(UnshareFlags::FS) }
+}
 
 /// Page-aligned zeroed memory.
 pub(crate) struct Memory {

@@ -61,7 +61,9 @@ fn describe(status: &Status) -> String {
         Phase::Flushing => "unmounted, flushing",
     };
     let bytes = size::text;
-    let mut text = format!("{} at {}\n", status.source.printable(), status.mountpoint.printable());
+    let mut text = format!("{} at {}", status.source.printable(), status.mountpoint.printable());
+    status.more_mountpoints.iter().for_each(|more| text += &format!(", {}", more.printable()));
+    text += "\n";
     text += &format!(
         "  {phase}, pid {}, cache {} in {}\n",
         status.pid,

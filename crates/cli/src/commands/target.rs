@@ -51,6 +51,11 @@ impl From<Found> for Target {
 }
 
 impl Target {
+    /// The same, of which only the mount point `name` is meant.
+    fn at(self, name: &Path) -> Self {
+        Self { volume: VolumeRef { place: Some(name.to_path_buf()), ..self.volume }, ..self }
+    }
+
     /// The mount that `word` names. With `--socket` it is one of the daemon's, which resolves the word when the request
     /// arrives ([`Target::attempt`]); otherwise it is one of this user's.
     ///
@@ -61,13 +66,13 @@ impl Target {
         match word.to_str() {
             Some(name) if at.socket.is_some() => Ok(Self {
                 socket: at.path()?,
-                volume: VolumeRef { name: Some(name.to_owned()), mountpoint: mountpoint() },
+                volume: VolumeRef { mountpoint: mountpoint(), ..VolumeRef::named(Some(name)) },
                 name: name.to_owned(),
                 found: None,
                 unresolved: Some(word.to_path_buf()),
             }),
             // Messages are JSON, so no daemon has a volume with such a name.
-            _ => find_in_registry(word).map(Self::from),
+            _ => find_in_registry(word),
         }
     }
 
@@ -77,7 +82,7 @@ impl Target {
     /// The failure of `work`; `NotMounted`, if neither knows the volume.
     pub(crate) fn attempt<T>(&self, work: impl Fn(&Self) -> Result<T, Failure>) -> Result<T, Failure> {
         match (work(self), &self.unresolved) {
-            (Err(failure), Some(word)) if failure.reason == Reason::NotMounted => work(&find_in_registry(word)?.into()),
+            (Err(failure), Some(word)) if failure.reason == Reason::NotMounted => work(&find_in_registry(word)?),
             (outcome, _) => outcome,
         }
     }
@@ -168,14 +173,22 @@ pub(crate) fn no_daemon(socket: &Path, error: &io::Error) -> Failure {
 
 /// This user's mount that `word` names: a live one rather than one that died there before, and one mounted there rather
 /// than one with that name.
-fn find_in_registry(word: &Path) -> Result<Found, Failure> {
+fn find_in_registry(word: &Path) -> Result<Target, Failure> {
     let name = name_of(word);
-    let entries = Registry::open()?.entries()?;
+    let mut entries = Registry::open()?.entries()?;
+    if let Ok(name) = &name
+        && let Some(mounted) = mounted_at(name, &entries)
+    {
+        return Ok(Target::from(entries.swap_remove(mounted)).at(name));
+    }
     let is_there = |found: &Found| name.as_ref().is_ok_and(|name| found.entry.mountpoint == *name);
     let is_called = |found: &Found| found.entry.volume.as_deref().is_some_and(|volume| Path::new(volume) == word);
     let meant = entries.into_iter().filter(|found| is_there(found) || is_called(found));
     if let Some(found) = meant.min_by_key(|found| (!found.is_alive, !is_there(found))) {
-        return Ok(found);
+        return Ok(match name {
+            Ok(name) if found.entry.mountpoint == name => Target::from(found).at(&name),
+            _ => Target::from(found),
+        });
     }
     let not_mounted = |what: String| Failure::new(Reason::NotMounted, what);
     let name = name.map_err(|error| {
@@ -202,6 +215,25 @@ fn find_in_registry(word: &Path) -> Result<Found, Failure> {
         None => not_mounted(format!("{} is not mounted", name.printable()))
             .advise("slackwater status lists the mount points"),
     })
+}
+
+/// Which of the mounts is mounted at `name` in this mount namespace. The entry has only the first mount point of the
+/// volume, and that in the namespace of its process.
+fn mounted_at(name: &Path, entries: &[Found]) -> Option<usize> {
+    let mount = mount_table::mount_at(name).filter(mount_table::is_slackwater)?;
+    let has_source = |found: &Found| found.is_alive && found.entry.source.name() == mount.source;
+    let mut candidates = (0..entries.len()).filter(|at| has_source(&entries[*at])).peekable();
+    let first = candidates.next()?;
+    if candidates.peek().is_none() {
+        return Some(first);
+    }
+    // Several processes may read one object volume.
+    let has_device = |at: &usize| {
+        let found = &entries[*at];
+        let answer = ask(&found.socket(), &found.entry.volume_ref(), &Request::Status, ANSWER_WITHIN);
+        matches!(answer, Ok(Reply::Status(status)) if status.device == mount.device)
+    };
+    std::iter::once(first).chain(candidates).find(has_device)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! A mount process has one volume, and every request to it is about that one. A daemon has many: a request names the
 //! volume, or no volume if it is to the daemon itself.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,12 +47,18 @@ pub(crate) struct VolumeRef {
     /// name.
     #[serde(rename = "at", default, skip_serializing_if = "Option::is_none")]
     pub(crate) mountpoint: Option<PathBuf>,
+    /// The mount point of the volume that the request is about, in the mount namespace of the peer. `None`: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) place: Option<PathBuf>,
+    /// The process of the peer, as the server sees it.
+    #[serde(skip)]
+    pub(crate) peer: u32,
 }
 
 impl VolumeRef {
     /// The volume with this name, if there is a name.
     pub(crate) fn named(name: Option<&str>) -> Self {
-        Self { name: name.map(str::to_owned), mountpoint: None }
+        Self { name: name.map(str::to_owned), ..Self::default() }
     }
 
     /// Whether it refers to no volume.
@@ -101,6 +108,9 @@ pub(crate) enum Request {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         park: bool,
     },
+    /// Mount the volume at a further mount point, in the mount namespace of the peer. `options` are those that were
+    /// stated, each with its value; the volume must have the same.
+    Attach { mountpoint: PathBuf, options: BTreeMap<String, String> },
     /// Detach the volume from its mount point at once; it ends when no program uses it any more.
     Detach,
     /// Let another process take the mount over, if it is kept. Answered at once.
@@ -127,6 +137,7 @@ impl Request {
             Self::Sync
             | Self::WouldLose
             | Self::Umount { .. }
+            | Self::Attach { .. }
             | Self::Detach
             | Self::Restart
             | Self::Set { .. }
@@ -369,7 +380,7 @@ mod tests {
 
         let line = Message::new(Request::Status).about(VolumeRef::named(Some("web"))).line();
         assert_eq!(line, b"{\"version\":1,\"volume\":\"web\",\"request\":\"status\"}\n");
-        let volume = VolumeRef { name: Some("web".into()), mountpoint: Some("/mnt/web".into()) };
+        let volume = VolumeRef { mountpoint: Some("/mnt/web".into()), ..VolumeRef::named(Some("web")) };
         let line = Message::new(Request::Status).about(volume.clone()).line();
         assert_eq!(line, b"{\"version\":1,\"volume\":\"web\",\"at\":\"/mnt/web\",\"request\":\"status\"}\n");
         assert_eq!(serde_json::from_slice::<Message<Request>>(&line).unwrap().volume, volume);

@@ -195,6 +195,12 @@ pub(crate) struct Status {
     pub(crate) phase: Phase,
     pub(crate) source: PathBuf,
     pub(crate) mountpoint: PathBuf,
+    /// Its other mount points.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) more_mountpoints: Vec<PathBuf>,
+    /// Major and minor number of its file system, with a colon; empty while it is not mounted.
+    #[serde(default)]
+    pub(crate) device: String,
     pub(crate) arena: PathBuf,
     pub(crate) cache_bytes: u64,
     /// Limit for the unwritten data of the volume; lower while write-back fails. `None` from a mount process of an
@@ -311,6 +317,8 @@ impl Status {
             phase: Phase::Mounted,
             source: "/a".into(),
             mountpoint: "/b".into(),
+            more_mountpoints: Vec::new(),
+            device: String::new(),
             arena: "/c".into(),
             cache_bytes: 0,
             dirty_bytes: 0,

@@ -63,7 +63,8 @@ enum Obstacle {
 }
 
 /// Acquires the source of `entry`; a directory is open as `source_fd`. Waits while the owner is only flushing after
-/// umount(2), or without limit with `wait`; reports through `say` what it waits for.
+/// umount(2), or without limit with `wait`; reports through `say` what it waits for. A live mount of the same source is
+/// first given to `attach`, which returns whether its process has mounted it here as well; then there is nothing to own.
 ///
 /// # Errors
 /// `Busy`, with the owner and what to do; or an earlier mount left data in another arena.
@@ -72,8 +73,9 @@ pub(crate) fn acquire(
     entry: &Entry,
     source_fd: Option<OwnedFd>,
     wait: bool,
+    attach: &dyn Fn(&Found) -> Result<bool, Failure>,
     say: &dyn Fn(&str),
-) -> Result<Ownership, Failure> {
+) -> Result<Option<Ownership>, Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot register the mount: {error}"));
     // A process that has ended may still be releasing its lock: a killed process closes its descriptors in no defined
     // order.
@@ -100,7 +102,7 @@ pub(crate) fn acquire(
                         mounts.iter().filter(|found| found.is_alive).map(|found| &found.entry).collect();
                     let mut around = mounts.iter().filter(is_around);
                     around.try_for_each(|found| dead_mounts::write_back(found, &alive, say))?;
-                    return Ok(ownership);
+                    return Ok(Some(ownership));
                 }
             }
         };
@@ -110,6 +112,12 @@ pub(crate) fn acquire(
         if matches!(obstacle, Obstacle::Locked(_)) && left_at.is_some_and(|at| at.elapsed() < LEAVING) {
             thread::sleep(LOOK);
             continue;
+        }
+        if let Obstacle::Mount(found) = &obstacle
+            && found.entry.source.is_same(&entry.source)
+            && attach(found)?
+        {
+            return Ok(None);
         }
         let refusal = refusal(&obstacle, &entry.source);
         if !wait && !obstacle.is_going_away() {

@@ -10,12 +10,13 @@ use std::time::Duration;
 use slackwater::{Engine, SuperBlock};
 use slackwater_arena::size;
 use slackwater_backends::SystemClock;
+use slackwater_fuse::Errno;
 use slackwater_fuse::Printable as _;
 use slackwater_fuse::mount::{MountError, MountOptions, Uring};
 pub(crate) use slackwater_fuse::tenants::TenantBy;
 use slackwater_fuse::tenants::{TenantConfig, Tenants};
 use slackwater_fuse::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, SessionError};
-pub(crate) use slackwater_fuse::{Kept, MissingFeature, Tenancy, UmountRequest};
+pub(crate) use slackwater_fuse::{Kept, MissingFeature, MountPoint, Tenancy, UmountRequest};
 
 use crate::control::protocol::{Transport, VolumeOptions, Writers};
 use crate::exit::{Failure, Reason};
@@ -169,11 +170,63 @@ impl FrontEnd {
         self.mounted.set_dontcache(dontcache);
     }
 
-    /// Detaches it from its mount point; it ends when no program uses it any more.
-    pub(crate) fn detach(&self) -> Result<(), Failure> {
-        let mountpoint = self.mounted.mountpoint();
-        crate::os::detach::detach(mountpoint)
-            .map_err(|error| Failure::failed(format!("cannot detach {}: {error}", mountpoint.printable())))
+    /// Mounts it at `place` as well.
+    ///
+    /// # Errors
+    /// `NotMounted`, if the volume has ended, or this user cannot mount a volume twice.
+    pub(crate) fn attach(&self, place: &MountPoint) -> Result<(), Failure> {
+        self.mounted.attach(place).map_err(|error| {
+            let failure = not_mounted(place.path(), &error);
+            let is_impossible = matches!(
+                &error,
+                MountVolumeError::Device(Errno::NOTCONN)
+                    | MountVolumeError::Mount(MountError::Kernel(Errno::NOTCONN) | MountError::NoPermission(_))
+            );
+            if is_impossible { Failure { reason: Reason::NotMounted, ..failure } } else { failure }
+        })
+    }
+
+    /// The place that an unmount removes.
+    pub(crate) fn place(&self) -> MountPoint {
+        self.mounted.place()
+    }
+
+    /// Makes `place` the one that an unmount removes.
+    pub(crate) fn move_to(&self, place: MountPoint) {
+        self.mounted.move_to(place);
+    }
+
+    /// The places where slackwater has mounted it; another program may have unmounted it there.
+    pub(crate) fn places(&self) -> Vec<MountPoint> {
+        self.mounted.places()
+    }
+
+    /// Those of the places where it is mounted now.
+    pub(crate) fn mounted_places(&self) -> Vec<MountPoint> {
+        self.mounted.mounted_places()
+    }
+
+    /// Whether it is mounted at `place`, by whatever program.
+    pub(crate) fn is_mounted_at(&self, place: &MountPoint) -> bool {
+        self.mounted.is_mounted_at(place)
+    }
+
+    /// Flushes, and removes it from `place`; it stays mounted at its other places.
+    ///
+    /// # Blocking
+    /// For the source, at most until the deadline.
+    pub(crate) fn take_away(&self, place: &MountPoint, request: UmountRequest) -> Result<(), Failure> {
+        self.mounted.take_away(place, request, &|_| {}).map_err(|error| self.failure(&error))
+    }
+
+    /// Detaches it from `place`; it ends when it is mounted nowhere and no program uses it any more.
+    pub(crate) fn detach_from(&self, place: &MountPoint) -> Result<(), Failure> {
+        self.mounted.detach_from(place).map_err(|error| self.failure(&error))
+    }
+
+    /// Major and minor number of its file system, with a colon.
+    pub(crate) fn device(&self) -> String {
+        self.mounted.device()
     }
 
     /// The writers that wait here now; the volume has the total time.
@@ -222,7 +275,8 @@ impl FrontEnd {
     }
 
     fn failure(&self, error: &MountedError) -> Failure {
-        let mountpoint = self.mounted.mountpoint().printable();
+        let place = self.mounted.place();
+        let mountpoint = place.path().printable();
         let holders = |failure: Failure, holders: &[Holder]| {
             let line = |holder: &Holder| {
                 let (pid, command, path) = (holder.pid, holder.command.printable(), holder.path.printable());

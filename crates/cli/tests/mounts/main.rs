@@ -31,6 +31,7 @@ mod mount_flags;
 #[path = "../../../fuse/tests/needs/mod.rs"]
 mod needs;
 mod other_users;
+mod places;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod sandbox;

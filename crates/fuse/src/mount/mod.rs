@@ -201,6 +201,21 @@ fn mount_by_call(mountpoint: &Path, root_mode: u32, options: &MountOptions) -> R
         Errno::PERM | Errno::ACCESS => MountError::NoPermission("open /dev/fuse"),
         errno => MountError::Kernel(errno),
     })?;
+    mount_connection(&device, mountpoint, root_mode, options)?;
+    Ok(device)
+}
+
+/// Mounts at another directory what the connection `device` serves. Only root can.
+pub(crate) fn mount_again(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -> Result<(), MountError> {
+    mount_connection(device, mountpoint, check_mountpoint(mountpoint)?, options)
+}
+
+fn mount_connection(
+    device: &OwnedFd,
+    mountpoint: &Path,
+    root_mode: u32,
+    options: &MountOptions,
+) -> Result<(), MountError> {
     let mut words = format!("fd={},rootmode={root_mode:o},user_id=0,group_id=0", device.as_raw_fd());
     for (is_on, word) in [(options.default_permissions, ",default_permissions"), (options.allow_other, ",allow_other")]
     {
@@ -221,8 +236,7 @@ fn mount_by_call(mountpoint: &Path, root_mode: u32, options: &MountOptions) -> R
         Errno::PERM | Errno::ACCESS => MountError::NoPermission("mount"),
         Errno::NODEV => MountError::NoDevice,
         errno => MountError::Kernel(errno),
-    })?;
-    Ok(device)
+    })
 }
 
 #[cfg(test)]

@@ -30,6 +30,8 @@ mod error;
 mod flush;
 mod holders;
 mod namespaces;
+mod places;
+mod point;
 mod start;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -47,8 +49,7 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
 use crate::fusectl::abort_connection;
-use crate::local_stat::device_at;
-use crate::mount::{self, MountOptions, UnmountError};
+use crate::mount::{MountOptions, UnmountError};
 use crate::mounted::deadline::Deadline;
 use crate::mounted::flush::flush_mapped;
 use crate::mounted::start::Started;
@@ -60,10 +61,11 @@ use crate::session::Session;
 use crate::takeover::{Keeping, Kept};
 use crate::tenancy::Tenancy;
 use crate::volume::Volume;
-use crate::volume::lock_order::UMOUNT;
+use crate::volume::lock_order::{LEAF, UMOUNT};
 
 pub use error::{MountVolumeError, MountedError};
 pub use holders::{Hold, Holder};
+pub use point::MountPoint;
 
 /// Interval of progress reports, and of polls for external changes.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -78,6 +80,9 @@ pub struct MountedVolume {
     session: Session,
     missing: Vec<MissingFeature>,
     mountpoint: PathBuf,
+    /// Never empty: see [`places`].
+    places: Mutex<Vec<MountPoint>>,
+    options: MountOptions,
     /// `st_dev` of its files.
     dev: u64,
     umount: Mutex<()>,
@@ -137,7 +142,7 @@ impl MountedVolume {
     ) -> Result<Arc<Self>, MountVolumeError> {
         let volume = Volume::new(&sb, tenancy, options, None)?;
         let started = start::start(pool, &volume, mountpoint, options);
-        Self::mounted(sb, volume, mountpoint, started)
+        Self::mounted(sb, volume, mountpoint, options, started)
     }
 
     /// As [`mount`](Self::mount), so that the mount can outlive this process. If `kept` has the connection of an
@@ -168,13 +173,14 @@ impl MountedVolume {
             }
             None => start::start(pool, &volume, mountpoint, options),
         };
-        Self::mounted(sb, volume, mountpoint, started)
+        Self::mounted(sb, volume, mountpoint, options, started)
     }
 
     fn mounted(
         sb: Arc<SuperBlock>,
         volume: Arc<Volume>,
         mountpoint: &Path,
+        options: &MountOptions,
         started: Result<Started, MountVolumeError>,
     ) -> Result<Arc<Self>, MountVolumeError> {
         let Started { session, dev, missing } = started.inspect_err(|_| {
@@ -184,8 +190,9 @@ impl MountedVolume {
         })?;
         volume.register_prune_hook();
         let umount = Mutex::new(UMOUNT, ());
-        let (mountpoint, discards) = (mountpoint.to_owned(), AtomicBool::new(false));
-        Ok(Arc::new(Self { sb, volume, session, missing, mountpoint, dev, umount, discards }))
+        let places = Mutex::new(LEAF, vec![MountPoint::here(mountpoint.to_owned())]);
+        let (mountpoint, discards, options) = (mountpoint.to_owned(), AtomicBool::new(false), options.clone());
+        Ok(Arc::new(Self { sb, volume, session, missing, mountpoint, places, options, dev, umount, discards }))
     }
 
     /// Another descriptor of the connection, for a keeper. It keeps the mount alive beyond this process.
@@ -211,7 +218,7 @@ impl MountedVolume {
         self.session.detach();
     }
 
-    /// The mount point.
+    /// The first mount point.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
@@ -302,10 +309,11 @@ impl MountedVolume {
         let Some(_only) = self.umount.try_lock().or_else(|| self.lock_forced(request, deadline)) else {
             return Err(MountedError::InProgress);
         };
-        if !self.is_aborted() && (request.force || self.is_mounted_here()) {
+        if !self.is_aborted() && (request.force || self.is_mounted_at(&self.place())) {
             match self.flush_and_detach(request, deadline, progress) {
                 Err(error) if request.force => {
-                    let mountpoint = self.mountpoint.printable();
+                    let place = self.place();
+                    let mountpoint = place.path().printable();
                     tracing::warn!(%mountpoint, %error, "unmounting before the flush is complete");
                     self.abort();
                 }
@@ -365,7 +373,7 @@ impl MountedVolume {
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
         if !request.force {
-            self.check_busy()?;
+            self.check_busy(&self.place())?;
         }
         if request.discard {
             // Does not wait for any flush: the backend may be dead.
@@ -408,29 +416,33 @@ impl MountedVolume {
 
     /// Step 5.
     fn detach(&self, force: bool) -> Result<(), MountedError> {
+        if !force {
+            return self.unmount_when_unused(&self.place());
+        }
+        let mut detached = Ok(());
+        for place in self.mounted_places() {
+            detached = detached.and(match rustix::process::geteuid().is_root() {
+                // MNT_FORCE also aborts the connection.
+                true => place.unmount_with(UnmountFlags::FORCE | UnmountFlags::DETACH).map_err(UnmountError::Kernel),
+                false => place.unmount(true),
+            });
+        }
+        if !self.is_aborted()
+            && let Err(error) = abort_connection(minor(self.dev))
+        {
+            tracing::debug!(%error, "cannot abort the connection: closing it");
+            self.session.cut();
+        }
+        detached.map_err(MountedError::Unmount)
+    }
+
+    /// Unmounts at one place; waits a moment for users that are about to leave.
+    fn unmount_when_unused(&self, place: &MountPoint) -> Result<(), MountedError> {
         let begun = self.sb.now();
         loop {
-            let unmounted = match force {
-                false => mount::unmount(&self.mountpoint, false),
-                true if !self.is_mounted_here() => Ok(()),
-                // MNT_FORCE also aborts the connection.
-                true if rustix::process::geteuid().is_root() => {
-                    let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-                    rustix::mount::unmount(&self.mountpoint, flags).map_err(UnmountError::Kernel)
-                }
-                true => mount::unmount(&self.mountpoint, true),
-            };
-            match unmounted {
-                Ok(()) => {
-                    if force
-                        && !self.is_aborted()
-                        && let Err(error) = abort_connection(minor(self.dev))
-                    {
-                        tracing::warn!(%error, "cannot abort the connection");
-                    }
-                    return Ok(());
-                }
-                Err(UnmountError::Busy(_)) => self.wait_if_transient(begun)?,
+            match place.unmount(false) {
+                Ok(()) => return Ok(()),
+                Err(UnmountError::Busy(_)) => self.wait_if_transient(place, begun)?,
                 // Another unmount was faster.
                 Err(UnmountError::NotMounted(_)) if self.session.wait_ended_timeout(RELEASE_WAIT).is_some() => {
                     return Ok(());
@@ -438,11 +450,6 @@ impl MountedVolume {
                 Err(error) => return Err(MountedError::Unmount(error)),
             }
         }
-    }
-
-    /// Whether the volume is still mounted at its mount point, with nothing else on top of it.
-    fn is_mounted_here(&self) -> bool {
-        device_at(&self.mountpoint) == Ok(self.dev)
     }
 
     /// Step 6.
@@ -463,8 +470,11 @@ impl MountedVolume {
         Ok(())
     }
 
-    /// Whether the kernel has closed the connection; earlier calls may still run.
+    /// Whether the connection is closed, or about to be; earlier calls may still run.
     fn is_aborted(&self) -> bool {
+        if self.session.ended().is_some() {
+            return true;
+        }
         let Ok(fd) = self.session.try_clone_fd() else { return false };
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::ERR)

@@ -1,13 +1,20 @@
 //! Other mounts of a volume: bind mounts, and copies in other mount namespaces, which copy all mounts when created.
-//! They are read from `/proc`; the file system itself gets no request.
+//! They are read from `/proc`; the file system itself gets no request. A thread can enter such a namespace.
 
 use std::collections::HashSet;
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::{panic, thread};
 
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::process::{chroot, fchdir};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use slackwater_arena::MountInfo;
 
 use crate::mounted::holders::{Hold, Holder, pids};
+use crate::sys;
 
 /// Mounts of the device `dev`, each with one process of its namespace, except the one at `here` in this process's
 /// namespace.
@@ -31,6 +38,31 @@ pub(super) fn other_mounts(here: &Path, dev: u64) -> Vec<Holder> {
         mounts.extend(points_of(&mountinfo, &device).filter(|path| !is_own || path != here).map(holder));
     }
     mounts
+}
+
+/// Does `work` in a mount namespace, on a thread of its own. Paths mean what they mean to a process of that namespace.
+///
+/// # Errors
+/// No process is in it, or this process may not enter it.
+pub(super) fn visit<T: Send>(namespace: &Path, work: impl FnOnce() -> T + Send) -> Result<T, Errno> {
+    let is_inside = |process: &PathBuf| fs::read_link(process.join("ns/mnt")).is_ok_and(|link| link == namespace);
+    let process = pids().into_iter().map(|pid| PathBuf::from(format!("/proc/{pid}"))).find(is_inside);
+    let process = process.ok_or(Errno::SRCH)?;
+    let entrance = open(process.join("ns/mnt"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let root = open(process.join("root"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let enter = || -> Result<T, Errno> {
+        // A thread that shares its root and working directory with others cannot leave its namespace.
+        sys::have_own_directories()?;
+        move_into_link_name_space(entrance.as_fd(), Some(LinkNameSpaceType::Mount))?;
+        fchdir(&root)?;
+        chroot(".")?;
+        Ok(work())
+    };
+    thread::scope(|scope| {
+        let visitor = thread::Builder::new().name("sw-visit".to_owned()).spawn_scoped(scope, enter);
+        let visited = visitor.map_err(|_| Errno::AGAIN)?.join();
+        visited.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+    })
 }
 
 fn points_of(mountinfo: &[u8], device: &str) -> impl Iterator<Item = PathBuf> {

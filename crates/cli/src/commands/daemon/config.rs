@@ -14,7 +14,9 @@ use slackwater_fuse::tenants::TenantConfig;
 
 use crate::control::protocol::{MountRequest, Transport, VolumeOptions};
 use crate::exit::Failure;
-use crate::option_values::{parse_duration, parse_follow, parse_metrics, parse_upload_limit};
+use crate::option_values::{
+    DIRTY_EXPIRE, DIRTY_RATIO, parse_duration, parse_follow, parse_metrics, parse_upload_limit,
+};
 use crate::source;
 use crate::volume::front_end::TenantBy;
 use crate::volume::name::VolumeName;
@@ -89,8 +91,8 @@ impl Default for Config {
             cache: None,
             arena: None,
             socket_group: None,
-            dirty_ratio: 20,
-            dirty_expire: Duration::from_secs(30),
+            dirty_ratio: DIRTY_RATIO,
+            dirty_expire: DIRTY_EXPIRE,
             tenant_by: TenantBy::Volume,
             metrics: None,
             tenants: BTreeMap::new(),
@@ -255,9 +257,9 @@ mod tests {
         let command = Arguments::parse_from(["slackwater", "mount", "source", "mountpoint"]).command;
         let Command::Mount(unsaid) = command else { panic!("{command:?}") };
         let config = Config::default();
-        assert_eq!((config.cache, config.arena, config.metrics), (unsaid.cache, unsaid.arena, unsaid.metrics));
         let of_cache = (config.dirty_ratio, config.dirty_expire, config.tenant_by);
-        assert_eq!(of_cache, (unsaid.dirty_ratio, unsaid.dirty_expire, unsaid.tenant_by));
+        assert_eq!(of_cache, (unsaid.dirty_ratio(), unsaid.dirty_expire(), unsaid.tenant_by()));
+        assert_eq!((config.cache, config.arena, config.metrics), (unsaid.cache, unsaid.arena, unsaid.metrics));
         assert!(config.tenants.is_empty() && unsaid.tenant_limit.is_empty() && unsaid.tenant_dontcache.is_empty());
     }
 

@@ -17,7 +17,8 @@
 //! 5. Mount the volumes of the configuration. A volume that fails to mount is reported and does not stop the others.
 //! 6. Serve until the end is requested ([`main_loop`]).
 
-pub(crate) mod config;
+pub(crate) mod attach;
+mod config;
 mod events;
 mod leftovers;
 mod main_loop;

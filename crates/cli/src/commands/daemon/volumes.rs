@@ -28,6 +28,7 @@ use slackwater_fuse::tenants::TenantConfig;
 
 use crate::commands::daemon::events::Events;
 use crate::commands::daemon::leftovers::Leftovers;
+use crate::commands::mount::attach;
 use crate::control::protocol::{EventKind, List, Listed, MountRequest, VolumeOptions, VolumeRef};
 use crate::exit::{Failure, Reason};
 use crate::metrics::Snapshot;
@@ -149,10 +150,15 @@ impl Volumes {
                 Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena.clone(), *cache_bytes);
             (Arc::new(entry.of_daemon(name.to_string(), socket.clone())), endpoints.source_fd)
         };
+        if let Some(attached) = self.attach(request, &entry)? {
+            return Ok(attached);
+        }
         let reservation = self.reserve(&name, &entry)?;
-        let ownership =
-            ownership::acquire(&self.shared.registry, &entry, source_fd, false, &|text| tracing::info!("{text}"))?;
+        let say = |text: &str| tracing::info!("{text}");
+        let acquired = ownership::acquire(&self.shared.registry, &entry, source_fd, false, &|_| Ok(false), &say)?;
+        let Some(ownership) = acquired else { unreachable!("nothing was attached") };
         let session = Session::new(entry, self.shared.tally.clone());
+        session.set_options(attach::of_volume(&of_many(request.options)));
         let (source, front_end) = match self.open(&name, &session, request.options) {
             Ok(opened) => opened,
             Err(failure) => {
@@ -220,8 +226,7 @@ impl Volumes {
         let mounted = namespace.mount(name.path(), identity, backend).map_err(|error| failed(&error))?;
         let volume = mounted.super_block();
         drop(mounted);
-        let options = VolumeOptions { transport: options.transport.among_many(), ..options };
-        let opened = FrontEnd::open(pool, &volume, source.name(), mountpoint, options, tenancy.clone(), None);
+        let opened = FrontEnd::open(pool, &volume, source.name(), mountpoint, of_many(options), tenancy.clone(), None);
         match opened {
             Ok(front_end) => {
                 rescued::print_all(&volume.rescued(), source.name());
@@ -285,7 +290,13 @@ impl Volumes {
         let state = self.state();
         let is_there = |slot: &Slot| Some(&slot.entry().mountpoint) == volume.mountpoint.as_ref();
         let named = || state.by_name.get_key_value(volume.name.as_deref()?);
-        match state.by_name.iter().find(|(_, slot)| is_there(slot)).or_else(named) {
+        // Mount points beside the first.
+        let has_place = |slot: &Slot| match (slot, &volume.mountpoint) {
+            (Slot::Mounted(mounted), Some(path)) => mounted.session.has_place(volume.peer, path),
+            _ => false,
+        };
+        let further = || state.by_name.iter().find(|(_, slot)| has_place(slot));
+        match state.by_name.iter().find(|(_, slot)| is_there(slot)).or_else(named).or_else(further) {
             Some((name, Slot::Mounted(mounted))) => Ok((name.clone(), Arc::clone(&mounted.session))),
             Some((name, Slot::Reserved(_))) => {
                 Err(Failure::busy(format!("{name} is being mounted")).advise("try again once it is mounted"))
@@ -459,6 +470,11 @@ impl Reservation<'_> {
         state.by_name.insert(self.name.clone(), Slot::Mounted(volume));
         state.is_ending
     }
+}
+
+/// The options of a volume among many.
+fn of_many(options: VolumeOptions) -> VolumeOptions {
+    VolumeOptions { transport: options.transport.among_many(), ..options }
 }
 
 fn ending() -> Failure {

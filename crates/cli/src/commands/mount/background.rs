@@ -112,8 +112,12 @@ pub(crate) fn command_line(arguments: &MountArguments, flags: &[&str]) -> Vec<Os
     if let Some(address) = metrics {
         add("--metrics", address.to_string().into());
     }
-    add("--dirty-ratio", dirty_ratio.to_string().into());
-    add("--tenant-by", tenant_by.to_string().into());
+    if let Some(percent) = dirty_ratio {
+        add("--dirty-ratio", percent.to_string().into());
+    }
+    if let Some(by) = tenant_by {
+        add("--tenant-by", by.to_string().into());
+    }
     for (tenant, bytes) in tenant_limit {
         let mut limit = tenant.clone().into_os_string();
         limit.push(format!("={bytes}"));
@@ -130,7 +134,9 @@ pub(crate) fn command_line(arguments: &MountArguments, flags: &[&str]) -> Vec<Os
     if let Some(bytes) = upload_limit {
         add("--upload-limit", bytes.to_string().into());
     }
-    add("--dirty-expire", format_duration(*dirty_expire).to_string().into());
+    if let Some(age) = dirty_expire {
+        add("--dirty-expire", format_duration(*age).to_string().into());
+    }
     add("--transport", transport.to_string().into());
     options.iter().for_each(|list| add("-o", list.into()));
     let flags = [

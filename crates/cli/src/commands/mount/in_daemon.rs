@@ -7,7 +7,6 @@ use std::time::Duration;
 use slackwater_fuse::Printable as _;
 
 use crate::arguments::MountArguments;
-use crate::commands::daemon::config::Config;
 use crate::commands::mount::options;
 use crate::commands::target::no_daemon;
 use crate::control::client::{ANSWER_WITHIN, Conversation};
@@ -49,14 +48,13 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
 /// Refuses options that apply to a whole daemon. If they are given as separate options, the command line parser already
 /// refuses them.
 fn check_options(arguments: &MountArguments) -> Result<(), Failure> {
-    let unsaid = Config::default();
     let of_daemon = [
         ("cache", arguments.cache.is_some()),
         ("arena", arguments.arena.is_some()),
         ("metrics", arguments.metrics.is_some()),
-        ("dirty-ratio", arguments.dirty_ratio != unsaid.dirty_ratio),
-        ("dirty-expire", arguments.dirty_expire != unsaid.dirty_expire),
-        ("tenant-by", arguments.tenant_by != unsaid.tenant_by),
+        ("dirty-ratio", arguments.dirty_ratio.is_some()),
+        ("dirty-expire", arguments.dirty_expire.is_some()),
+        ("tenant-by", arguments.tenant_by.is_some()),
         ("tenant-limit", !arguments.tenant_limit.is_empty()),
         ("tenant-dontcache", !arguments.tenant_dontcache.is_empty()),
         ("wait", arguments.wait),

@@ -21,7 +21,7 @@ use slackwater_fuse::MountRecord;
 use crate::arguments::MountArguments;
 use crate::commands::mount::background::Departure;
 use crate::commands::mount::main_loop::MainLoop;
-use crate::commands::mount::{Mounted, options, serve_metrics, serve_until_end};
+use crate::commands::mount::{Mounted, attach, options, serve_metrics, serve_until_end};
 use crate::control::protocol::Transport;
 use crate::control::server;
 use crate::exit::Failure;
@@ -126,6 +126,7 @@ pub(super) fn take_over(
     let ownership = Leaving(Some(Ownership::inherited(part(Part::Source)?, registered)));
     let session = Session::new(Arc::new(entry), Tally::default());
     session.set_keeper(keeper);
+    session.set_options(attach::running(arguments, &session.entry));
     let unanswered =
         server::start(UnixListener::from(part(Part::Control)?), server::PRIVATE, Arc::clone(&session) as _)
             .map_err(failed)?;
@@ -166,9 +167,9 @@ fn recover(
     let options = options::of_volume(arguments);
     let source = Opened::new(entry, &options, false, &|_| {})?;
     let backend = source.backend(Some(&left.inodes())).map_err(|error| failed(error.to_string()))?;
-    let engine = left.recover(Arc::new(SystemClock), tunables(arguments.dirty_ratio, arguments.dirty_expire));
+    let engine = left.recover(Arc::new(SystemClock), tunables(arguments.dirty_ratio(), arguments.dirty_expire()));
     let volume = engine.mount(&entry.identity, backend).map_err(|error| failed(error.to_string()))?;
-    let tenancy = front_end::tenancy(arguments.tenant_by, options::of_tenants(arguments), &engine)?;
+    let tenancy = front_end::tenancy(arguments.tenant_by(), options::of_tenants(arguments), &engine)?;
     let record = MountRecord::open(part(Part::Record)?).map_err(|error| failed(error.to_string()))?;
     let kept = Kept { record, keeper: Arc::clone(keeper) as _, device: Some(part(Part::Device)?), files };
     let (name, mountpoint) = (entry.source.name(), &entry.mountpoint);

@@ -2,8 +2,8 @@
 //!
 //! # Steps
 //! 1. Check the requirements: the kernel, `/dev/fuse`, source and mount point (`endpoints`).
-//! 2. Take ownership of the source (`ownership`), and answer queries of the command (`session`). Open the source
-//!    (`opened`).
+//! 2. Take ownership of the source (`ownership`), and answer queries of the command (`session`). If a live process has
+//!    the source, have it mounted here as well (`attach`), and end. Open the source (`opened`).
 //! 3. Write back what a dead predecessor left (`arena_file`).
 //! 4. Create a new arena, an engine, a volume and the mount (`front_end`), and announce it.
 //! 5. Serve until the end is requested in any way (`main_loop`); then release everything.
@@ -12,6 +12,7 @@
 //! the old arena until it is in the source. So does a signal while the new arena is allocated, which has no name before
 //! it is complete. A later signal unmounts.
 
+pub(crate) mod attach;
 pub(crate) mod background;
 pub(crate) mod in_daemon;
 mod kept;
@@ -47,7 +48,7 @@ use crate::os::{early_exit, kernel};
 use crate::output::progress::Meter;
 use crate::output::shell;
 use crate::output::terminal::{errln, outln};
-use crate::registry::{Entry, Registry};
+use crate::registry::{Entry, Found, Registry};
 use crate::source::opened::Opened;
 use crate::source::ownership::{self, Ownership};
 use crate::volume::arena_file::{self, Left};
@@ -126,10 +127,12 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
     let entry = Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena_path, shown_bytes)
         .kept_by(keeping.as_ref().map(|keeping| keeping.keeper().pid));
-    // First, because the port may be in use.
+    let attach = |found: &Found| attach::attach(found, &entry, arguments);
+    let say = |text: &str| errln!("{text}");
+    let acquired = ownership::acquire(&registry, &entry, endpoints.source_fd, arguments.wait, &attach, &say)?;
+    let Some(ownership) = acquired else { return Ok(()) };
+    // Before anything is written back or mounted, because the port may be in use.
     let metrics = arguments.metrics.map(metrics::listen).transpose()?;
-    let ownership =
-        ownership::acquire(&registry, &entry, endpoints.source_fd, arguments.wait, &|text| errln!("{text}"))?;
     let departure = match arguments.detached {
         true => Some(
             Departure::prepare(&registry.log_file(entry.number()))
@@ -138,6 +141,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         false => None,
     };
     let session = Session::new(Arc::new(entry), Tally::default());
+    session.set_options(attach::running(arguments, &session.entry));
     let not_listening =
         |error: io::Error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}"));
     let listener = UnixListener::bind(ownership.registered.socket()).map_err(not_listening)?;
@@ -299,11 +303,11 @@ impl Mounted {
             arena_file::create(&entry.arena, cache_bytes, 1, || main_loop.check()).inspect_err(released)?;
         let opened = || -> Result<Self, Failure> {
             let engine =
-                Engine::new(arena, Arc::new(SystemClock), tunables(arguments.dirty_ratio, arguments.dirty_expire));
+                Engine::new(arena, Arc::new(SystemClock), tunables(arguments.dirty_ratio(), arguments.dirty_expire()));
             let mount = engine.mount(&entry.identity, backend);
             let volume = mount.map_err(|error| Failure::failed(format!("cannot open the source: {error}")))?;
             let options = options::of_volume(arguments);
-            let tenancy = front_end::tenancy(arguments.tenant_by, options::of_tenants(arguments), &engine)?;
+            let tenancy = front_end::tenancy(arguments.tenant_by(), options::of_tenants(arguments), &engine)?;
             let (name, mountpoint) = (entry.source.name(), &entry.mountpoint);
             let front_end = FrontEnd::open(&front_end::pool()?, &volume, name, mountpoint, options, tenancy, kept)?;
             let shrunk = engine.clone();
@@ -357,7 +361,7 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, me
     let entry = &session.entry;
     let frames = u64::from(mounted.engine.arena().frames());
     let cache = size::text(frames * slackwater_arena::FRAME_BYTES as u64);
-    let tunables = tunables(arguments.dirty_ratio, arguments.dirty_expire);
+    let tunables = tunables(arguments.dirty_ratio(), arguments.dirty_expire());
     let age = tunables.dirty_expire.saturating_add(tunables.dirty_writeback);
     let promise = match (entry.source.is_reader(), arguments.read_only) {
         (true, _) => {

@@ -124,7 +124,7 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             "cache" => {
                 arguments.cache = Some(slackwater_arena::size::parse(needed()?).map_err(|error| refused(&error))?)
             }
-            "tenant-by" => arguments.tenant_by = needed()?.parse().map_err(|error| refused(&error))?,
+            "tenant-by" => arguments.tenant_by = Some(needed()?.parse().map_err(|error| refused(&error))?),
             "tenant-limit" => {
                 arguments.tenant_limit.push(parse_tenant_limit(needed()?).map_err(|error| refused(&error))?);
             }
@@ -132,10 +132,12 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             "tenant-dontcache" => {
                 arguments.tenant_dontcache.push(parse_tenant_dontcache(needed()?).map_err(|error| refused(&error))?);
             }
-            "dirty-expire" => arguments.dirty_expire = parse_duration(needed()?).map_err(|error| refused(&error))?,
+            "dirty-expire" => {
+                arguments.dirty_expire = Some(parse_duration(needed()?).map_err(|error| refused(&error))?);
+            }
             "dirty-ratio" => {
                 let percent = needed()?.parse().ok().filter(|percent| (1..=100).contains(percent));
-                arguments.dirty_ratio = percent.ok_or_else(|| refused(&"write a percentage from 1 to 100"))?;
+                arguments.dirty_ratio = Some(percent.ok_or_else(|| refused(&"write a percentage from 1 to 100"))?);
             }
             "metrics" => arguments.metrics = Some(parse_metrics(needed()?).map_err(|error| refused(&error))?),
             "arena" => arguments.arena = Some(PathBuf::from(needed()?)),
@@ -176,8 +178,8 @@ mod tests {
         assert!(apply(&mut arguments, options).unwrap().is_empty());
         assert_eq!(arguments.metrics.unwrap().to_string(), "127.0.0.1:9810");
         assert!(arguments.read_only && !arguments.allow_other);
-        assert_eq!((arguments.cache, arguments.dirty_ratio), (Some(1 << 30), 7));
-        assert_eq!(arguments.dirty_expire, Duration::from_secs(5));
+        assert_eq!((arguments.cache, arguments.dirty_ratio), (Some(1 << 30), Some(7)));
+        assert_eq!(arguments.dirty_expire, Some(Duration::from_secs(5)));
         assert_eq!(arguments.arena.unwrap(), std::path::Path::new("/dev/shm/x"));
     }
 
@@ -186,7 +188,7 @@ mod tests {
         let mut arguments = arguments();
         let options = "tenant-by=cgroup,tenant-limit=/a=64MiB,tenant_limit=/b/c=1GiB,dontcache,tenant-dontcache=/a=off";
         assert!(apply(&mut arguments, options).unwrap().is_empty());
-        assert_eq!(arguments.tenant_by, TenantBy::Cgroup);
+        assert_eq!(arguments.tenant_by, Some(TenantBy::Cgroup));
         assert_eq!(arguments.tenant_limit, [("/a".into(), 64 << 20), ("/b/c".into(), 1 << 30)]);
         assert!(arguments.dontcache && arguments.tenant_dontcache == [("/a".into(), false)]);
     }

@@ -195,7 +195,10 @@ fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswer
             let failure = respond.check_exists(&message.volume).err().unwrap_or_else(refused);
             reply(&stream, Reply::Failed(failure));
         }
-        Ok(message) => {
+        Ok(mut message) => {
+            // Known to the kernel even if the peer is in another pid namespace.
+            message.volume.peer =
+                socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
             let _pending = unanswered.add();
             let last = respond.respond(&message.volume, message.body, &|progress| reply(&stream, progress));
             reply(&stream, last);

@@ -110,7 +110,7 @@ fn requests() -> Vec<Vec<u8>> {
         ]
         .map(|request| {
             Message::new(request)
-                .about(VolumeRef { name: Some("web".into()), mountpoint: Some("/mnt/web".into()) })
+                .about(VolumeRef { mountpoint: Some("/mnt/web".into()), ..VolumeRef::named(Some("web")) })
                 .line()
         }),
     );

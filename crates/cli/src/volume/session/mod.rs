@@ -8,8 +8,10 @@
 //! S3. `is_left` is set after the mount is gone from every namespace. Unwritten data then stays in the arena: a mount
 //!     process ends and the next one writes it back; a daemon continues to flush.
 
+mod places;
 mod umount;
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -48,6 +50,8 @@ pub(crate) struct Session {
     tally: Tally,
     state: Mutex<State>,
     changed: Condvar,
+    /// Held while the volume gets a place or loses one; before `state`.
+    placing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -62,6 +66,8 @@ struct State {
     keeper: Option<Arc<KeeperClient>>,
     /// Another process is to take the mount over.
     is_restarting: bool,
+    /// The options of the mount, each with its value.
+    options: BTreeMap<String, String>,
     unmounting: u32,
     /// An unmount has discarded what was not written back.
     has_discarded: bool,
@@ -89,7 +95,7 @@ impl Tally {
 
 impl Session {
     pub(crate) fn new(entry: Arc<Entry>, tally: Tally) -> Arc<Self> {
-        Arc::new(Self { entry, tally, state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self { entry, tally, state: Mutex::default(), changed: Condvar::new(), placing: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -201,7 +207,7 @@ impl Session {
             None => Phase::Starting,
             Some(front_end) if front_end.is_unmounted() => Phase::Flushing,
             Some(_) if unmounting => Phase::Unmounting,
-            Some(_) if !mounts.has_slackwater_at(&self.entry.mountpoint) => Phase::Elsewhere,
+            Some(front_end) if !places::are_known(&front_end, mounts) => Phase::Elsewhere,
             Some(_) => Phase::Mounted,
         }
     }
@@ -214,7 +220,7 @@ impl Session {
         Listed {
             name: name.to_owned(),
             source: self.entry.source.name().to_path_buf(),
-            mountpoint: self.entry.mountpoint.clone(),
+            mountpoint: self.mountpoints().remove(0),
             phase,
             bytes_left: status.as_ref().map_or(0, slackwater::VolumeStatus::bytes_left),
             failing: status.and_then(|status| status.failing).map(|kind| kind.to_string()),
@@ -240,12 +246,15 @@ impl Session {
         let figures = volume.map(|volume| volume.status());
         let rings = front_end.as_ref().map(|front_end| front_end.rings());
         let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);
+        let mut mountpoints = self.mountpoints();
         Status {
             pid: self.entry.pid,
             name: self.entry.volume.clone(),
             phase,
             source: self.entry.source.name().to_path_buf(),
-            mountpoint: self.entry.mountpoint.clone(),
+            mountpoint: mountpoints.remove(0),
+            more_mountpoints: mountpoints,
+            device: front_end.as_ref().map(|front_end| front_end.device()).unwrap_or_default(),
             arena: self.entry.arena.clone(),
             cache_bytes: self.entry.cache_bytes,
             share_bytes: figures.as_ref().map(|status| status.share_bytes),
@@ -402,7 +411,12 @@ impl Session {
     ///
     /// # Blocking
     /// Until the request is carried out.
-    pub(crate) fn answer(&self, request: Request, progress: &dyn Fn(Reply) -> bool) -> Result<Reply, Failure> {
+    pub(crate) fn answer(
+        &self,
+        volume: &VolumeRef,
+        request: Request,
+        progress: &dyn Fn(Reply) -> bool,
+    ) -> Result<Reply, Failure> {
         let mut tick = |bytes_left, written_bytes| {
             progress(Reply::Progress { bytes_left, written_bytes });
         };
@@ -422,17 +436,21 @@ impl Session {
             Request::Umount { deadline_ms, force, discard, park } => {
                 let within = Duration::from_millis(deadline_ms);
                 let request = UmountRequest { deadline: Some(within), stall: None, force, discard };
-                self.umount_for_client(request, park, &mut tick)?;
+                self.umount_at(volume, request, park, &mut tick)?;
                 Ok(Reply::Done)
             }
             Request::Restart => self.restart(&mut tick).map(|()| Reply::Done),
-            Request::Detach => self.front_end(None, &mut tick)?.detach().map(|()| Reply::Done),
+            Request::Attach { mountpoint, options } => {
+                self.attach(volume.peer, mountpoint, &options, &mut tick).map(|()| Reply::Done)
+            }
+            Request::Detach => self.detach(volume, &mut tick).map(|()| Reply::Done),
             Request::Set { key, value } if key == "dontcache" => {
                 let dontcache = settings::on_or_off(&value)?;
                 self.front_end(None, &mut tick)?.set_dontcache(dontcache);
                 if let Some(keeper) = self.keeper() {
                     keeper.set(&key, &value);
                 }
+                self.state().options.insert(key, value);
                 Ok(Reply::Done)
             }
             Request::Set { key, .. } => Err(settings::unknown(&key, "dontcache=on|off")),
@@ -448,6 +466,6 @@ impl Respond for Session {
         if !volume.is_empty() {
             return Reply::Failed(Failure::usage("this is a mount process, which has no named volumes"));
         }
-        self.answer(request, progress).unwrap_or_else(Reply::Failed)
+        self.answer(volume, request, progress).unwrap_or_else(Reply::Failed)
     }
 }

@@ -147,7 +147,11 @@ impl Session {
         // A fenced volume accepts nothing any more.
         let stall = if self.is_fenced() { Duration::ZERO } else { STALL };
         let request = UmountRequest { deadline: None, stall: insist.then_some(stall), force: false, discard: false };
-        let forced = match self.umount(request, tick) {
+        let kept = match self.served() {
+            Some((front_end, _)) if !front_end.is_unmounted() => self.keep_one_place(&front_end, request, tick),
+            _ => Ok(()),
+        };
+        let forced = match kept.and_then(|()| self.umount(request, tick)) {
             Err(failure) if insist && failure.reason == Reason::Busy => {
                 in_use(&failure);
                 self.umount(UmountRequest { force: true, ..request }, tick)

@@ -1,0 +1,218 @@
+//! The mount points of a volume: `mount` adds one, `umount` removes one, and the volume ends with the last.
+//!
+//! A mount point that slackwater has not made, such as a bind mount or a copy in another mount namespace, is not one of
+//! them: it keeps the volume alive, and the unmount of the last mount point reports it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use slackwater_fuse::Printable as _;
+
+use crate::control::protocol::{Transport, VolumeRef};
+use crate::exit::{Failure, Reason};
+use crate::os::mount_table::MountTable;
+use crate::output::shell;
+use crate::volume::front_end::{FrontEnd, MountPoint, UmountRequest};
+use crate::volume::session::Session;
+
+/// The value of an option that the volume does not have.
+const NONE: &str = "none";
+
+/// Whether one of the places is in `mounts`, the table of this process.
+pub(super) fn are_known(front_end: &FrontEnd, mounts: &MountTable) -> bool {
+    front_end.places().iter().any(|place| match place.is_here() {
+        true => mounts.has_slackwater_at(place.path()),
+        false => front_end.is_mounted_at(place),
+    })
+}
+
+impl Session {
+    fn placing(&self) -> MutexGuard<'_, ()> {
+        // It guards no data.
+        self.placing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the options that a further mount of the volume may state.
+    pub(crate) fn set_options(&self, options: BTreeMap<String, String>) {
+        self.state().options = options;
+    }
+
+    /// The mount points, of which there is at least one: the first one where the volume is mounted nowhere.
+    pub(super) fn mountpoints(&self) -> Vec<PathBuf> {
+        let front_end = self.state().front_end.clone();
+        let places = front_end.map(|front_end| match &front_end.places()[..] {
+            [only] => vec![only.clone()],
+            _ => front_end.mounted_places(),
+        });
+        let paths: Vec<_> = places.iter().flatten().map(|place| place.path().to_path_buf()).collect();
+        if paths.is_empty() { vec![self.entry.mountpoint.clone()] } else { paths }
+    }
+
+    /// Whether the volume is mounted at `path` as the process `peer` sees it, by a `mount` after the first.
+    pub(crate) fn has_place(&self, peer: u32, path: &Path) -> bool {
+        let front_end = self.state().front_end.clone();
+        front_end.is_some_and(|front_end| front_end.places().contains(&place_of(peer, path.to_path_buf())))
+    }
+
+    /// Mounts the volume at a further mount point of the process `peer`.
+    ///
+    /// # Errors
+    /// `NotMounted`, if the volume has ended or can have no further mount point; `Busy`, if it does not have one of the
+    /// stated options.
+    ///
+    /// # Blocking
+    /// While the volume is being mounted.
+    pub(crate) fn attach(
+        &self,
+        peer: u32,
+        mountpoint: PathBuf,
+        stated: &BTreeMap<String, String>,
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Failure> {
+        let front_end = self.front_end(None, tick)?;
+        let _placing = self.placing();
+        if front_end.is_unmounted() {
+            return Err(Failure::new(Reason::NotMounted, "the volume has just been unmounted"));
+        }
+        if self.is_fenced() {
+            return Err(Failure::new(Reason::NotMounted, "the volume was taken over"));
+        }
+        self.check_options(&front_end, stated)?;
+        front_end.attach(&place_of(peer, mountpoint))
+    }
+
+    fn check_options(&self, front_end: &FrontEnd, stated: &BTreeMap<String, String>) -> Result<(), Failure> {
+        let mut own = self.state().options.clone();
+        let transport = || if front_end.rings().is_ok() { Transport::Uring } else { Transport::Dev };
+        own.entry("transport".to_owned()).or_insert_with(|| transport().to_string());
+        let its = |name: &str| own.get(name).map_or(NONE, String::as_str);
+        let mut contradictions = stated.iter().filter(|(name, value)| its(name) != *value).peekable();
+        if contradictions.peek().is_none() {
+            return Ok(());
+        }
+        let (source, mountpoint) = (self.entry.source.name().printable(), self.mountpoints().remove(0));
+        let what = format!(
+            "{source} is already mounted at {} with other options (pid {})",
+            mountpoint.printable(),
+            self.entry.pid
+        );
+        let line = |(name, value): (&String, &String)| format!("--{name} is {value} here, and {} there", its(name));
+        let failure = contradictions.map(line).fold(Failure::busy(what), Failure::advise);
+        let unmount = format!("slackwater umount {}", shell::word(&mountpoint));
+        Err(failure.advise(format!("leave them out to mount it here as well, or unmount it first: {unmount}")))
+    }
+
+    /// Unmounts for a client, as [`umount_for_client`](Self::umount_for_client): the mount point that `volume` names, or
+    /// all of them. With force, it is always all of them.
+    pub(super) fn umount_at(
+        &self,
+        volume: &VolumeRef,
+        request: UmountRequest,
+        park: bool,
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Failure> {
+        if let Some((front_end, _)) = self.served()
+            && !front_end.is_unmounted()
+        {
+            let _placing = self.placing();
+            match self.asked_place(&front_end, volume) {
+                Some(place) if !request.force => {
+                    if self.is_one_of_several(&front_end, &place)? {
+                        return self.take_away(&front_end, &place, request, park, tick);
+                    }
+                }
+                _ => self.keep_one_place(&front_end, request, tick)?,
+            }
+        }
+        self.umount_for_client(request, park, tick)
+    }
+
+    /// Detaches the volume from the mount point that `volume` names, or from all of them.
+    pub(super) fn detach(&self, volume: &VolumeRef, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
+        let front_end = self.front_end(None, tick)?;
+        let _placing = self.placing();
+        match self.asked_place(&front_end, volume) {
+            Some(place) => front_end.detach_from(&place),
+            None => match front_end.mounted_places() {
+                places if places.is_empty() => front_end.detach_from(&front_end.place()),
+                places => places.iter().try_for_each(|place| front_end.detach_from(place)),
+            },
+        }
+    }
+
+    /// The mount point that a request is about; `None` if it is about the whole volume.
+    fn asked_place(&self, front_end: &FrontEnd, volume: &VolumeRef) -> Option<MountPoint> {
+        let named = volume.place.clone().map(|path| place_of(volume.peer, path));
+        // A daemon is asked by a word that is a name or a mount point.
+        let word = || volume.mountpoint.clone().map(|path| place_of(volume.peer, path));
+        named.or_else(|| word().filter(|place| front_end.places().contains(place)))
+    }
+
+    /// Whether the volume has other mount points than `place`. If not, the next unmount of the volume is at `place`.
+    ///
+    /// # Errors
+    /// It is mounted, and not at `place`.
+    fn is_one_of_several(&self, front_end: &FrontEnd, place: &MountPoint) -> Result<bool, Failure> {
+        if front_end.places() == [place.clone()] {
+            return Ok(false);
+        }
+        let others: Vec<_> = front_end.mounted_places().into_iter().filter(|other| other != place).collect();
+        match (front_end.is_mounted_at(place), others.first()) {
+            (true, Some(_)) => Ok(true),
+            (false, Some(other)) => {
+                let what = format!("{} is not mounted", place.path().printable());
+                let advice = format!("the volume is mounted at {}", other.path().printable());
+                Err(Failure::new(Reason::NotMounted, what).advise(advice))
+            }
+            (true, None) => {
+                front_end.move_to(place.clone());
+                Ok(false)
+            }
+            (false, None) => Ok(false),
+        }
+    }
+
+    /// Removes one mount point of several.
+    fn take_away(
+        &self,
+        front_end: &Arc<FrontEnd>,
+        place: &MountPoint,
+        request: UmountRequest,
+        park: bool,
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Failure> {
+        if request.discard {
+            let what = format!("the volume at {} has other mount points", place.path().printable());
+            return Err(Failure::busy(what).advise("unmount it there first, or use --force to end it everywhere"));
+        }
+        match self.watch(|| front_end.take_away(place, request), tick) {
+            // The data stays in the cache of the volume, which goes on.
+            Err(failure) if park && failure.reason == Reason::Deadline => front_end.detach_from(place),
+            outcome => outcome,
+        }
+    }
+
+    /// Leaves the volume at one mount point at most, which the next unmount removes. With force, that unmount removes
+    /// them all.
+    pub(super) fn keep_one_place(
+        &self,
+        front_end: &Arc<FrontEnd>,
+        request: UmountRequest,
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Failure> {
+        if request.force || front_end.places().len() == 1 {
+            return Ok(());
+        }
+        let mut places = front_end.mounted_places();
+        let Some(last) = places.pop() else { return Ok(()) };
+        places.iter().try_for_each(|place| self.watch(|| front_end.take_away(place, request), tick))?;
+        front_end.move_to(last);
+        Ok(())
+    }
+}
+
+/// A path of the process `peer`. If that process cannot be examined, it is taken to be in our mount namespace.
+fn place_of(peer: u32, path: PathBuf) -> MountPoint {
+    MountPoint::of_process(peer, path.clone()).unwrap_or_else(|_| MountPoint::here(path))
+}
