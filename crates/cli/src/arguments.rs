@@ -308,7 +308,7 @@ pub(crate) struct MountArguments {
     /// The local log of an object volume is a folder beside it.
     #[arg(long, value_name = "FILE")]
     pub(crate) arena: Option<PathBuf>,
-    /// Wait until no other process has SOURCE mounted, instead of failing at once
+    /// Wait until no other process has SOURCE mounted, instead of failing or adding a mount point at once
     #[arg(long)]
     pub(crate) wait: bool,
     /// Mount it in the running daemon

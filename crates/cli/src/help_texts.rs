@@ -217,6 +217,11 @@ nothing for 30 s; the next mount writes the rest back. umount(8)
 and fusermount3 -u lose nothing either: the process ends once everything
 is written back.
 
+A source that a process or daemon of this user has mounted: as root,
+the command makes one more mount point of the same volume and returns.
+Options must be those of that volume. The volume ends with its last
+mount point.
+
 Crashes: written data survives the death of this process; the next mount
 of SOURCE writes it back. A crash of the machine loses data that was not
 synced and is younger than --dirty-expire plus a few seconds.
@@ -235,6 +240,7 @@ Examples:
   slackwater mount ~/data /mnt/data
   slackwater mount /srv/db /mnt/db --cache 2GiB --background
   slackwater mount /srv/db /mnt/db --keep --background
+  slackwater mount /srv/db /mnt/again    (the same volume, once more)
   slackwater mount /srv/db /mnt/db --tenant-by cgroup \\
       --tenant-limit /system.slice/backup.service=64MiB
   slackwater mount --daemon /srv/web /mnt/web --name web
@@ -249,8 +255,10 @@ on until its deadline.
 With --force, the mount point is free at the deadline even if the source
 hangs or another mount namespace holds the volume. Data not written back
 by then stays in the cache: the status is 7, and the next mount of the
-source writes it back. --park does the same for a volume that no program
-uses: a line says how much is kept and where, and the status is 0.
+source writes it back.
+
+--park does the same for a volume that no program uses. A line says how
+much is kept and where, and the status is 0.
 
 Examples:
   slackwater umount /mnt/data

@@ -104,6 +104,31 @@ fn a_volume_is_found_by_its_name_and_by_any_path_to_its_mount_point() {
 }
 
 #[test]
+fn a_volume_has_mount_points_that_are_unmounted_alone_or_with_its_name() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(&scratch, "");
+    let (source, mountpoint) = scratch.pair("a");
+    let [second, third] = ["second", "third"].map(|name| scratch.dir(name, 0o755));
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    daemon.mount(&source, &mountpoint, "a");
+    daemon.run(["mount", "--daemon", &text(&source), &text(&second)]).expect(0, &["as a."]);
+    scratch.run(["mount", &text(&source), &text(&third)]).expect(0, &["one more mount point"]);
+    write(&mountpoint, "x");
+    assert_written(&third, "x");
+    daemon.run(["status", &text(&second)]).expect(0, &[&text(&mountpoint), &text(&third)]);
+    daemon.run(["umount", &text(&mountpoint)]).expect(0, &[]);
+    assert_written(&second, "x");
+    scratch.run(["umount", &text(&third)]).expect(0, &[]);
+    assert_eq!(daemon.states().len(), 1);
+    daemon.run(["mount", "--daemon", &text(&source), &text(&third)]).expect(0, &["as a."]);
+    daemon.run(["umount", "a"]).expect(0, &[]);
+    assert!(daemon.states().is_empty() && !is_mounted(&second) && !is_mounted(&third));
+    assert_written(&source, "x");
+    daemon.end();
+}
+
+#[test]
 fn a_volume_in_use_is_unmounted_only_by_force_or_lazily() {
     need_fuse();
     let scratch = Scratch::new();

@@ -101,7 +101,9 @@ fn a_failed_mount_gives_a_status_and_a_message() {
         ended
         mount -t slackwater source mount -o "$OPTIONS"
         mkdir other
-        fails 32 mount -t slackwater source other -o "$OPTIONS"
+        mount -t slackwater source other -o "$OPTIONS"
+        umount other
+        fails 32 mount -t slackwater source other -o "$OPTIONS,dirty-ratio=33"
         umount mount
         ended
     "#;

@@ -38,7 +38,7 @@ fn a_second_writer_is_refused_and_the_first_one_named() {
         let mut mount = store.mount(&scratch, &first, &[]);
         let pid = format!("pid {}", mount.process.0.id());
         // This user's registry knows it.
-        let known = store.refused(&scratch, &second, &[]);
+        let known = store.refused(&scratch, &second, &["--upload-limit", "1MiB"]);
         known.expect(3, &["is already mounted at", first.to_str().unwrap(), &pid, "slackwater umount"]);
         // The store knows it.
         let claimed = run(elsewhere(&store, &scratch, &store.words(&second, &[])));

@@ -4,14 +4,15 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::fd::AsFd;
+use std::panic;
 use std::path::{Path, PathBuf};
-use std::{panic, thread};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{chroot, fchdir};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use slackwater_arena::MountInfo;
+use slackwater_sync::shim::thread;
 
 use crate::mounted::holders::{Hold, Holder, pids};
 use crate::sys;

@@ -165,11 +165,10 @@ impl Session {
                 let advice = format!("the volume is mounted at {}", other.path().printable());
                 Err(Failure::new(Reason::NotMounted, what).advise(advice))
             }
-            (true, None) => {
+            (_, None) => {
                 front_end.move_to(place.clone());
                 Ok(false)
             }
-            (false, None) => Ok(false),
         }
     }
 
