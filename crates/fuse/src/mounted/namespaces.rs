@@ -45,13 +45,16 @@ pub(super) fn other_mounts(here: &Path, dev: u64) -> Vec<Holder> {
 ///
 /// # Errors
 /// No process is in it, or this process may not enter it.
-pub(super) fn visit<T: Send>(namespace: &Path, work: impl FnOnce() -> T + Send) -> Result<T, Errno> {
+pub(super) fn visit<T: Send + 'static>(
+    namespace: &Path,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Errno> {
     let is_inside = |process: &PathBuf| fs::read_link(process.join("ns/mnt")).is_ok_and(|link| link == namespace);
     let process = pids().into_iter().map(|pid| PathBuf::from(format!("/proc/{pid}"))).find(is_inside);
     let process = process.ok_or(Errno::SRCH)?;
     let entrance = open(process.join("ns/mnt"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let root = open(process.join("root"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let enter = || -> Result<T, Errno> {
+    let enter = move || -> Result<T, Errno> {
         // A thread that shares its root and working directory with others cannot leave its namespace.
         sys::have_own_directories()?;
         move_into_link_name_space(entrance.as_fd(), Some(LinkNameSpaceType::Mount))?;
@@ -59,11 +62,8 @@ pub(super) fn visit<T: Send>(namespace: &Path, work: impl FnOnce() -> T + Send) 
         chroot(".")?;
         Ok(work())
     };
-    thread::scope(|scope| {
-        let visitor = thread::Builder::new().name("sw-visit".to_owned()).spawn_scoped(scope, enter);
-        let visited = visitor.map_err(|_| Errno::AGAIN)?.join();
-        visited.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
-    })
+    let visitor = thread::Builder::new().name("sw-visit".to_owned()).spawn(enter).map_err(|_| Errno::AGAIN)?;
+    visitor.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))
 }
 
 fn points_of(mountinfo: &[u8], device: &str) -> impl Iterator<Item = PathBuf> {

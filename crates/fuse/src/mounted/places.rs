@@ -30,7 +30,8 @@ impl MountedVolume {
             return Err(MountVolumeError::Device(Errno::NOTCONN));
         }
         let device = self.session.try_clone_fd().map_err(MountVolumeError::Device)?;
-        let mounted = point.visit(|path| mount::mount_again(&device, path, &self.options));
+        let options = self.options.clone();
+        let mounted = point.visit(move |path| mount::mount_again(&device, path, &options));
         mounted.map_err(MountVolumeError::Device)??;
         let mut places = self.places.lock();
         places.retain(|place| place != point);

@@ -52,11 +52,10 @@ impl MountPoint {
     ///
     /// # Errors
     /// The namespace is gone, or this process may not enter it.
-    pub(super) fn visit<T: Send>(&self, work: impl FnOnce(&Path) -> T + Send) -> Result<T, Errno> {
-        match &self.namespace {
-            None => Ok(work(&self.path)),
-            Some(namespace) => visit(namespace, || work(&self.path)),
-        }
+    pub(super) fn visit<T: Send + 'static>(&self, work: impl FnOnce(&Path) -> T + Send + 'static) -> Result<T, Errno> {
+        let Some(namespace) = &self.namespace else { return Ok(work(&self.path)) };
+        let path = self.path.clone();
+        visit(namespace, move || work(&path))
     }
 
     /// The device that is mounted there.
@@ -66,12 +65,12 @@ impl MountPoint {
 
     /// As umount2(2) does it.
     pub(super) fn unmount_with(&self, flags: UnmountFlags) -> Result<(), Errno> {
-        self.visit(|path| rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW))?
+        self.visit(move |path| rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW))?
     }
 
     /// Unmounts as [`mount::unmount`] does.
     pub(super) fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {
-        self.visit(|path| mount::unmount(path, lazy)).map_err(UnmountError::Kernel)?
+        self.visit(move |path| mount::unmount(path, lazy)).map_err(UnmountError::Kernel)?
     }
 }
 
