@@ -216,12 +216,12 @@ impl FrontEnd {
     /// # Blocking
     /// For the source, at most until the deadline.
     pub(crate) fn take_away(&self, place: &MountPoint, request: UmountRequest) -> Result<(), Failure> {
-        self.mounted.take_away(place, request, &|_| {}).map_err(|error| self.failure(&error))
+        self.mounted.take_away(place, request, &|_| {}).map_err(|error| failure_at(place.path(), &error))
     }
 
     /// Detaches it from `place`; it ends when it is mounted nowhere and no program uses it any more.
     pub(crate) fn detach_from(&self, place: &MountPoint) -> Result<(), Failure> {
-        self.mounted.detach_from(place).map_err(|error| self.failure(&error))
+        self.mounted.detach_from(place).map_err(|error| failure_at(place.path(), &error))
     }
 
     /// Major and minor number of its file system, with a colon.
@@ -275,56 +275,59 @@ impl FrontEnd {
     }
 
     fn failure(&self, error: &MountedError) -> Failure {
-        let place = self.mounted.place();
-        let mountpoint = place.path().printable();
-        let holders = |failure: Failure, holders: &[Holder]| {
-            let line = |holder: &Holder| {
-                let (pid, command, path) = (holder.pid, holder.command.printable(), holder.path.printable());
-                match holder.how {
-                    Hold::Use => format!("pid {pid} ({command}): {path}"),
-                    Hold::Mount => format!("mounted at {path} where pid {pid} ({command}) is"),
-                }
-            };
-            let failure =
-                holders.iter().take(HOLDERS_MAX).fold(failure, |failure, holder| failure.advise(line(holder)));
-            match holders.len().saturating_sub(HOLDERS_MAX) {
-                0 => failure,
-                more => failure.advise(format!("and {more} more")),
+        failure_at(self.mounted.place().path(), error)
+    }
+}
+
+/// The failure of an unmount at `mountpoint`.
+fn failure_at(mountpoint: &Path, error: &MountedError) -> Failure {
+    let mountpoint = mountpoint.printable();
+    let holders = |failure: Failure, holders: &[Holder]| {
+        let line = |holder: &Holder| {
+            let (pid, command, path) = (holder.pid, holder.command.printable(), holder.path.printable());
+            match holder.how {
+                Hold::Use => format!("pid {pid} ({command}): {path}"),
+                Hold::Mount => format!("mounted at {path} where pid {pid} ({command}) is"),
             }
         };
-        match error {
-            MountedError::Busy { holders: found, .. } => {
-                let failure = holders(Failure::new(Reason::Busy, format!("{mountpoint} is in use by")), found);
-                failure.advise("end them, or use --force: their later requests fail, and what they wrote is kept")
-            }
-            MountedError::Elsewhere { holders: found, .. } => {
-                let what = format!(
-                    "{mountpoint} is unmounted, but the volume is in use elsewhere: by open files, as a bind mount, \
+        let failure = holders.iter().take(HOLDERS_MAX).fold(failure, |failure, holder| failure.advise(line(holder)));
+        match holders.len().saturating_sub(HOLDERS_MAX) {
+            0 => failure,
+            more => failure.advise(format!("and {more} more")),
+        }
+    };
+    match error {
+        MountedError::Busy { holders: found, .. } => {
+            let failure = holders(Failure::new(Reason::Busy, format!("{mountpoint} is in use by")), found);
+            failure.advise("end them, or use --force: their later requests fail, and what they wrote is kept")
+        }
+        MountedError::Elsewhere { holders: found, .. } => {
+            let what = format!(
+                "{mountpoint} is unmounted, but the volume is in use elsewhere: by open files, as a bind mount, \
                     or in another namespace"
-                );
-                holders(Failure::busy(what), found)
-                    .advise("close the files and unmount it there, or use --force, which ends it there too")
-            }
-            MountedError::Deadline { dirty_bytes, cause } => {
-                let left = size::text(*dirty_bytes);
-                let why = because(*cause);
-                let what = format!("the deadline passed with {left} unwritten{why}; {mountpoint} is still mounted");
-                Failure::new(Reason::Deadline, what).advise(
-                    "nothing is lost; try again with a longer --deadline, or use --discard to see what it would lose",
-                )
-            }
-            MountedError::Left { dirty_bytes, cause } => {
-                let (left, why) = (size::text(*dirty_bytes), because(*cause));
-                let what = format!("{mountpoint} is unmounted, but {left} could not be written back{why}");
-                Failure::new(Reason::Left, what)
-            }
-            MountedError::InProgress => {
-                Failure::busy(format!("another unmount of {mountpoint} is running")).advise("wait for it")
-            }
-            MountedError::Unmount(error) => Failure::failed(format!("cannot unmount {mountpoint}: {error}")),
-            error @ (MountedError::Volume(_) | MountedError::File(_) | MountedError::Mapped(_)) => {
-                Failure::failed(format!("{mountpoint}: {error}")).advise("the data is kept and retried")
-            }
+            );
+            holders(Failure::busy(what), found)
+                .advise("close the files and unmount it there, or use --force, which ends it there too")
+        }
+        MountedError::Deadline { dirty_bytes, cause } => {
+            let left = size::text(*dirty_bytes);
+            let why = because(*cause);
+            let what = format!("the deadline passed with {left} unwritten{why}; {mountpoint} is still mounted");
+            Failure::new(Reason::Deadline, what).advise(
+                "nothing is lost; try again with a longer --deadline, or use --discard to see what it would lose",
+            )
+        }
+        MountedError::Left { dirty_bytes, cause } => {
+            let (left, why) = (size::text(*dirty_bytes), because(*cause));
+            let what = format!("{mountpoint} is unmounted, but {left} could not be written back{why}");
+            Failure::new(Reason::Left, what)
+        }
+        MountedError::InProgress => {
+            Failure::busy(format!("another unmount of {mountpoint} is running")).advise("wait for it")
+        }
+        MountedError::Unmount(error) => Failure::failed(format!("cannot unmount {mountpoint}: {error}")),
+        error @ (MountedError::Volume(_) | MountedError::File(_) | MountedError::Mapped(_)) => {
+            Failure::failed(format!("{mountpoint}: {error}")).advise("the data is kept and retried")
         }
     }
 }
