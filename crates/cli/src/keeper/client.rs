@@ -18,7 +18,7 @@ use crate::control::protocol::KeptStatus;
 use crate::exit::Failure;
 use crate::keeper::estate::Parts;
 use crate::keeper::link::Link;
-use crate::keeper::protocol::{PROTOCOL_VERSION, Predecessor, ToKeeper, ToServer};
+use crate::keeper::protocol::{PROTOCOL_VERSION, Place, Predecessor, ToKeeper, ToServer};
 use crate::registry::Entry;
 
 /// The keeper, as the server sees it.
@@ -128,6 +128,11 @@ impl KeeperClient {
     /// Records a setting that was changed, for a successor.
     pub(crate) fn set(&self, key: &str, value: &str) {
         self.tell(&ToKeeper::Set { key: key.to_owned(), value: value.to_owned() });
+    }
+
+    /// Records where the volume is mounted, for a successor.
+    pub(crate) fn set_places(&self, places: Vec<Place>) {
+        self.tell(&ToKeeper::Places { places });
     }
 
     /// Says that this process exits for a successor, and when it stopped answering.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::keeper::link::Link;
-use crate::keeper::protocol::{PROTOCOL_VERSION, Part, Predecessor, ToServer};
+use crate::keeper::protocol::{PROTOCOL_VERSION, Part, Place, Predecessor, ToServer};
 use crate::registry::Entry;
 
 /// Most numbers of files in a message.
@@ -70,6 +70,7 @@ pub(super) struct Estate {
     /// Files that were removed while they were open, by number.
     pub(super) files: BTreeMap<u64, OwnedFd>,
     pub(super) settings: BTreeMap<String, String>,
+    pub(super) places: Vec<Place>,
     /// Takeovers that were completed.
     takeovers: u32,
     /// When the last server stopped answering; `None` while one serves.
@@ -108,6 +109,7 @@ impl Estate {
             parts,
             files: numbers.chunks(NUMBERS_MAX).len(),
             settings: self.settings.clone(),
+            places: self.places.clone(),
             takeovers: self.takeovers,
             stopped_ns: self.stopped_ns.unwrap_or_default(),
             has_handed_over: self.has_handed_over,

@@ -313,6 +313,10 @@ impl Keeper {
                 self.estate.settings.insert(key, value);
                 Ok(())
             }
+            ToKeeper::Places { places } => {
+                self.estate.places = places;
+                Ok(())
+            }
             ToKeeper::HandOver { stopped_ns } => {
                 (self.estate.has_handed_over, self.estate.stopped_ns) = (true, Some(stopped_ns));
                 Ok(())

@@ -5,6 +5,7 @@
 //! those messages that say so.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,9 @@ pub(crate) enum Part {
     Log,
 }
 
+/// A mount point, and the link to its mount namespace in `/proc` if that is not the server's.
+pub(crate) type Place = (PathBuf, Option<PathBuf>);
+
 /// From the server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "kebab-case")]
@@ -62,6 +66,10 @@ pub(super) enum ToKeeper {
     Set {
         key: String,
         value: String,
+    },
+    /// Where the volume is mounted, if not only at its first mount point.
+    Places {
+        places: Vec<Place>,
     },
     /// The volume has ended: nothing has to be kept any more. Answered.
     Done,
@@ -92,6 +100,7 @@ pub(crate) struct Predecessor {
     pub(super) files: usize,
     /// Changed settings.
     pub(crate) settings: BTreeMap<String, String>,
+    pub(crate) places: Vec<Place>,
     /// Completed takeovers before this one.
     pub(crate) takeovers: u32,
     /// When it stopped answering, on the monotonic clock.

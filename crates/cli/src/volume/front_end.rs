@@ -186,6 +186,11 @@ impl FrontEnd {
         })
     }
 
+    /// Takes over the places of a predecessor.
+    pub(crate) fn set_places(&self, places: Vec<MountPoint>) {
+        self.mounted.set_places(places);
+    }
+
     /// The place that an unmount removes.
     pub(crate) fn place(&self) -> MountPoint {
         self.mounted.place()

@@ -39,6 +39,13 @@ impl MountedVolume {
         Ok(())
     }
 
+    /// Takes over the places of an earlier process, of which there is at least one.
+    pub fn set_places(&self, places: Vec<MountPoint>) {
+        if !places.is_empty() {
+            *self.places.lock() = places;
+        }
+    }
+
     /// Whether the volume is mounted at `point`, with nothing else on top of it.
     pub fn is_mounted_at(&self, point: &MountPoint) -> bool {
         point.device() == Ok(self.dev)

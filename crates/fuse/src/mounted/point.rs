@@ -38,6 +38,17 @@ impl MountPoint {
         Ok(Self { path, namespace: (!is_own).then_some(namespace) })
     }
 
+    /// A path in the mount namespace with this link in `/proc`; without one, in that of this process. For a place of an
+    /// earlier process in the same namespace.
+    pub fn again(path: PathBuf, namespace: Option<PathBuf>) -> Self {
+        Self { path, namespace }
+    }
+
+    /// The link to its mount namespace in `/proc`; `None` if that is the one of this process.
+    pub fn namespace(&self) -> Option<&Path> {
+        self.namespace.as_deref()
+    }
+
     /// The path in its mount namespace.
     pub fn path(&self) -> &Path {
         &self.path

@@ -139,6 +139,7 @@ pub(super) fn take_over(
     if let Some(value) = predecessor.settings.get("dontcache") {
         mounted.front_end.set_dontcache(settings::on_or_off(value)?);
     }
+    Session::inherit_places(&mounted.front_end, &predecessor.places);
     session.show(Some(&mounted.volume));
     session.set_mounted(&mounted.engine, &mounted.front_end, &mounted.source);
     keeper.hold(&session.entry, &parts, Some(&predecessor))?;

@@ -11,6 +11,7 @@ use slackwater_fuse::Printable as _;
 
 use crate::control::protocol::{Transport, VolumeRef};
 use crate::exit::{Failure, Reason};
+use crate::keeper::protocol::Place;
 use crate::os::mount_table::MountTable;
 use crate::output::shell;
 use crate::volume::front_end::{FrontEnd, MountPoint, UmountRequest};
@@ -79,7 +80,23 @@ impl Session {
             return Err(Failure::new(Reason::NotMounted, "the volume was taken over"));
         }
         self.check_options(&front_end, stated)?;
-        front_end.attach(&place_of(peer, mountpoint))
+        let attached = front_end.attach(&place_of(peer, mountpoint));
+        self.record_places(&front_end);
+        attached
+    }
+
+    /// Tells the keeper where the volume is mounted, if there is one.
+    fn record_places(&self, front_end: &FrontEnd) {
+        if let Some(keeper) = self.keeper() {
+            let parts = |place: &MountPoint| (place.path().to_path_buf(), place.namespace().map(Path::to_path_buf));
+            keeper.set_places(front_end.places().iter().map(parts).collect());
+        }
+    }
+
+    /// Takes over the mount points of a predecessor.
+    pub(crate) fn inherit_places(front_end: &FrontEnd, places: &[Place]) {
+        let places = places.iter().cloned().map(|(path, namespace)| MountPoint::again(path, namespace));
+        front_end.set_places(places.collect());
     }
 
     fn check_options(&self, front_end: &FrontEnd, stated: &BTreeMap<String, String>) -> Result<(), Failure> {
@@ -119,11 +136,14 @@ impl Session {
             match self.asked_place(&front_end, volume) {
                 Some(place) if !request.force => {
                     if self.is_one_of_several(&front_end, &place)? {
-                        return self.take_away(&front_end, &place, request, park, tick);
+                        let taken = self.take_away(&front_end, &place, request, park, tick);
+                        self.record_places(&front_end);
+                        return taken;
                     }
                 }
                 _ => self.keep_one_place(&front_end, request, tick)?,
             }
+            self.record_places(&front_end);
         }
         self.umount_for_client(request, park, tick)
     }
@@ -132,13 +152,15 @@ impl Session {
     pub(super) fn detach(&self, volume: &VolumeRef, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
         let front_end = self.front_end(None, tick)?;
         let _placing = self.placing();
-        match self.asked_place(&front_end, volume) {
+        let detached = match self.asked_place(&front_end, volume) {
             Some(place) => front_end.detach_from(&place),
             None => match front_end.mounted_places() {
                 places if places.is_empty() => front_end.detach_from(&front_end.place()),
                 places => places.iter().try_for_each(|place| front_end.detach_from(place)),
             },
-        }
+        };
+        self.record_places(&front_end);
+        detached
     }
 
     /// The mount point that a request is about; `None` if it is about the whole volume.

@@ -2,6 +2,8 @@
 
 mod commands;
 mod ends;
+mod inherited;
 mod kept;
 mod load;
 mod refusals;
+mod requests;

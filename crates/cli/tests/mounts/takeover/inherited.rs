@@ -5,63 +5,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RawDir, SeekFrom, fcntl_lock, flock, openat, seek};
 use rustix::io::Errno;
 
-use crate::rig::{Mount, Scratch, bytes, need_fuse, wait_until};
+use super::kept::Kept;
+use crate::rig::{bytes, wait_until};
 use crate::sys::Mapped;
-
-/// A kept mount.
-struct Kept {
-    scratch: Scratch,
-    mount: Mount,
-    source: PathBuf,
-    mountpoint: PathBuf,
-}
-
-impl Kept {
-    fn new() -> Self {
-        need_fuse();
-        let scratch = Scratch::new();
-        let (source, mountpoint) = scratch.pair("kept");
-        let mount = scratch.mount(&source, &mountpoint, &["--keep"]);
-        Self { scratch, mount, source, mountpoint }
-    }
-
-    /// The process that serves the mount.
-    fn server(&self) -> Option<u32> {
-        let keeper = self.mount.process.0.id();
-        let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
-        children.split_whitespace().next_back()?.parse().ok()
-    }
-
-    /// Kills the server, and waits until another one is there.
-    fn kill(&self) {
-        let mut dead = None;
-        wait_until("there is a server", || {
-            dead = self.server();
-            dead.is_some()
-        });
-        let pid = rustix::process::Pid::from_raw(dead.unwrap().cast_signed()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        wait_until("another process serves", || self.server().is_some_and(|pid| Some(pid) != dead));
-    }
-
-    fn end(self) {
-        self.scratch.umount(&self.mountpoint);
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        let flags = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
-        let _ = rustix::mount::unmount(&self.mountpoint, flags);
-    }
-}
 
 fn new_file(path: &std::path::Path) -> File {
     OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap()
@@ -79,7 +31,7 @@ fn assert_content(file: &File, wanted: &[u8]) {
 
 #[test]
 fn p09_a_file_that_was_removed_while_open_keeps_its_bytes_over_kills() {
-    let kept = Kept::new();
+    let mut kept = Kept::new(&[]);
     let (unlinked, replaced) = (kept.mountpoint.join("unlinked"), kept.mountpoint.join("replaced"));
     let (one, other) = (new_file(&unlinked), new_file(&replaced));
     let (first, second) = (bytes(1, 3_000_000), bytes(2, 100_000));
@@ -92,7 +44,7 @@ fn p09_a_file_that_was_removed_while_open_keeps_its_bytes_over_kills() {
     fs::write(kept.mountpoint.join("new"), b"new").unwrap();
     fs::rename(kept.mountpoint.join("new"), &replaced).unwrap();
     for round in 0..3 {
-        kept.kill();
+        kept.replace_server();
         assert_content(&one, &first);
         assert_content(&other, &second);
         assert_content(&unnamed, &second);
@@ -101,18 +53,18 @@ fn p09_a_file_that_was_removed_while_open_keeps_its_bytes_over_kills() {
     }
     one.write_all_at(b"changed", 10).unwrap();
     one.sync_all().unwrap();
-    kept.kill();
+    kept.replace_server();
     let mut changed = first;
     changed[10..17].copy_from_slice(b"changed");
     assert_content(&one, &changed);
     drop((one, other, unnamed));
     wait_until("the source has its space again", || fs::read_dir(&kept.source).unwrap().count() == 1);
-    kept.end();
+    kept.umount();
 }
 
 #[test]
 fn p09_a_listing_goes_on_after_a_kill_where_it_was() {
-    let kept = Kept::new();
+    let mut kept = Kept::new(&[]);
     let mut wanted: Vec<_> = (0..1000).map(|nth| format!("{nth:0>50}")).collect();
     wanted.iter().for_each(|name| drop(new_file(&kept.mountpoint.join(name))));
     let dir = File::open(&kept.mountpoint).unwrap();
@@ -122,7 +74,7 @@ fn p09_a_listing_goes_on_after_a_kill_where_it_was() {
     while let Some(entry) = entries.next() {
         found.push(entry.unwrap().file_name().to_str().unwrap().to_owned());
         if found.len().is_multiple_of(300) {
-            kept.kill();
+            kept.replace_server();
         }
     }
     drop(dir);
@@ -130,12 +82,12 @@ fn p09_a_listing_goes_on_after_a_kill_where_it_was() {
     found.sort();
     wanted.sort();
     assert_eq!(found, wanted);
-    kept.end();
+    kept.umount();
 }
 
 #[test]
 fn p09_locks_and_offsets_outlive_the_process() {
-    let kept = Kept::new();
+    let mut kept = Kept::new(&[]);
     let path = kept.mountpoint.join("locked");
     let mut file = new_file(&path);
     file.write_all(b"0123456789").unwrap();
@@ -143,7 +95,7 @@ fn p09_locks_and_offsets_outlive_the_process() {
     flock(&file, FlockOperation::LockExclusive).unwrap();
     let of_records = new_file(&kept.mountpoint.join("records"));
     fcntl_lock(&of_records, FlockOperation::LockExclusive).unwrap();
-    kept.kill();
+    kept.replace_server();
     let other = File::open(&path).unwrap();
     assert_eq!(flock(&other, FlockOperation::NonBlockingLockExclusive), Err(Errno::WOULDBLOCK));
     let mut rest = String::new();
@@ -154,19 +106,19 @@ fn p09_locks_and_offsets_outlive_the_process() {
     let status = std::process::Command::new("python3").args(["-c", script]).arg(records).status().unwrap();
     assert_eq!(status.code(), Some(7), "another process does not get the lock");
     drop((file, other, of_records));
-    kept.end();
+    kept.umount();
 }
 
 #[test]
 fn p09_stores_to_a_mapping_outlive_the_process() {
-    let kept = Kept::new();
+    let mut kept = Kept::new(&[]);
     let path = kept.mountpoint.join("mapped");
     let file = new_file(&path);
     file.write_all_at(&[1; 64 << 10], 0).unwrap();
     let mut mapping = Mapped::new(&file);
     for round in 2..6 {
         mapping.store_at(4096 * usize::from(round), &[round]).unwrap();
-        kept.kill();
+        kept.replace_server();
         mapping.store_at(4096 * usize::from(round) + 1, &[round]).unwrap();
         file.write_all_at(&[round; 100], u64::from(round) * 4096 + 2000).unwrap();
     }
@@ -180,17 +132,17 @@ fn p09_stores_to_a_mapping_outlive_the_process() {
     }
     assert!(fs::read(kept.source.join("mapped")).unwrap() == wanted);
     drop((mapping, file));
-    kept.end();
+    kept.umount();
 }
 
 #[test]
 fn p09_a_working_directory_and_files_known_by_number_are_found_again() {
-    let kept = Kept::new();
+    let mut kept = Kept::new(&[]);
     let deep = kept.mountpoint.join("a/b/c");
     fs::create_dir_all(&deep).unwrap();
     fs::write(deep.join("file"), b"deep").unwrap();
     let dir: OwnedFd = File::open(&deep).unwrap().into();
-    kept.kill();
+    kept.replace_server();
     let read = |name: &str| -> io::Result<String> {
         let mut text = String::new();
         File::from(openat(dir.as_fd(), name, OFlags::RDONLY, Mode::empty())?).read_to_string(&mut text)?;
@@ -198,17 +150,17 @@ fn p09_a_working_directory_and_files_known_by_number_are_found_again() {
     };
     assert_eq!(read("file").unwrap(), "deep");
     fs::rename(kept.mountpoint.join("a/b"), kept.mountpoint.join("moved")).unwrap();
-    kept.kill();
+    kept.replace_server();
     assert_eq!(read("../c/file").unwrap(), "deep");
     assert_eq!(fs::read_to_string(kept.mountpoint.join("moved/c/file")).unwrap(), "deep");
     drop(dir);
-    kept.end();
+    kept.umount();
 }
 
 /// What another program did to the source while no process served the mount is seen at the next open.
 #[test]
 fn p09_a_change_of_the_source_during_the_pause_is_seen() {
-    let kept = Kept::new();
+    let mut kept = Kept::new(&[]);
     let path = kept.mountpoint.join("file");
     fs::write(&path, b"before").unwrap();
     File::open(&path).unwrap().sync_all().unwrap();
@@ -216,8 +168,30 @@ fn p09_a_change_of_the_source_during_the_pause_is_seen() {
     assert_eq!(fs::read(&path).unwrap(), b"before", "from the kernel's cache");
     thread::sleep(Duration::from_millis(20));
     fs::write(kept.source.join("file"), b"behind").unwrap();
-    kept.kill();
+    kept.replace_server();
     thread::sleep(Duration::from_millis(1100)); // names and attributes are cached for a second
     assert_eq!(fs::read(&path).unwrap(), b"behind");
-    kept.end();
+    kept.umount();
+}
+
+/// The same volume at a second mount point: both outlive the process, and each is unmounted alone.
+#[test]
+fn p09_every_mount_point_of_a_volume_outlives_the_process() {
+    let mut kept = Kept::new(&[]);
+    let other = kept.scratch.dir("other", 0o755);
+    let words = ["mount", kept.source.to_str().unwrap(), other.to_str().unwrap()];
+    kept.scratch.run(words).expect(0, &["one more mount point"]);
+    let file = new_file(&kept.mountpoint.join("file"));
+    file.write_all_at(b"here", 0).unwrap();
+    kept.replace_server();
+    assert_eq!(fs::read(other.join("file")).unwrap(), b"here");
+    fs::write(other.join("file"), b"there").unwrap();
+    assert_content(&file, b"there");
+    drop(file);
+    assert_eq!(kept.status()["mountpoints"].as_array().map(Vec::len), Some(2), "{}", kept.status());
+    kept.scratch.umount(&other);
+    assert_eq!(fs::read_dir(&other).unwrap().count(), 0);
+    kept.replace_server();
+    assert_eq!(fs::read(kept.mountpoint.join("file")).unwrap(), b"there");
+    kept.umount();
 }
