@@ -25,7 +25,7 @@ mod record;
 mod reported;
 
 pub(crate) use openers::{Openers, too_many};
-pub(crate) use record::{DOOMED, NAMELESS};
+pub(crate) use record::{DOOMED, NAMELESS, REMOVING};
 pub(crate) use reported::{Change, Changes};
 
 use std::fmt;

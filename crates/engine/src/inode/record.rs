@@ -21,6 +21,8 @@ use crate::units::Timestamp;
 pub(crate) const DOOMED: u32 = 1;
 /// Flag of a record in the arena: its file has no name, because we removed it or created the file without one (S2).
 pub(crate) const NAMELESS: u32 = 2;
+/// Flag of a record in the arena: we are removing its last name, or have just done so.
+pub(crate) const REMOVING: u32 = 4;
 
 /// "Since for ever": nothing is known about earlier changes.
 const EVER_NS: i64 = 1;
@@ -46,12 +48,22 @@ impl Inode {
         state.nameless = nlink == 0;
         if let Some(slot) = self.slot() {
             let arena = &self.sb.engine().arena;
-            let others = arena.inode(slot).flags & !NAMELESS;
+            let others = arena.inode(slot).flags & !(NAMELESS | REMOVING);
             arena.set_flags(slot, others | if state.nameless { NAMELESS } else { 0 });
         }
         let hold = self.release_hold(&mut state);
         drop(state);
         drop(hold);
+    }
+
+    /// Records that the last name is about to be removed, or that it stays.
+    pub(crate) fn record_removing(&self, is_removing: bool) {
+        let _names = self.state.lock();
+        if let Some(slot) = self.slot() {
+            let arena = &self.sb.engine().arena;
+            let others = arena.inode(slot).flags & !REMOVING;
+            arena.set_flags(slot, others | if is_removing { REMOVING } else { 0 });
+        }
     }
 
     /// Counts one of our calls that may change data or times of the file, before it is submitted (S1).

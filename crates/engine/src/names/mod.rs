@@ -101,6 +101,12 @@ impl SuperBlock {
         Ok(self.bdi().backend.descriptor(&inode.node()?))
     }
 
+    /// Says that a call which removes the last name of a file is about to be made, or that it has failed. If the process
+    /// dies within that call, the next one does not take the file for removed by another program. Without this, it may.
+    pub fn note_removal(&self, inode: &InodeRef, is_coming: bool) {
+        inode.record_removing(is_coming);
+    }
+
     /// Drops the references to files without a name whose data survived. From now on such a file exists only while it is
     /// open.
     pub fn release_kept(&self) {

@@ -24,7 +24,7 @@ use crate::backend::{Attr, AttrChange, Call, FileHandle, Found};
 use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, MountError};
 use crate::filemap;
-use crate::inode::{DOOMED, NAMELESS, meta};
+use crate::inode::{DOOMED, meta};
 use crate::page_cache::Mark;
 use crate::super_block::{RescuedFrom, SuperBlock};
 use crate::units::{NodeId, PAGE_BYTES, PageIndex, Timestamp};
@@ -93,7 +93,7 @@ impl SuperBlock {
     fn reopen(&self, survivor: &SurvivingInode) -> Result<Result<Reopened, RescuedFrom>, BackendError> {
         let handle = FileHandle::new(survivor.record.handle.as_slice()).ok_or(ErrorKind::Stale)?;
         let id = Some(id_of(survivor));
-        let nameless = self.is_kept_nameless(survivor);
+        let nameless = self.engine().survivors.lock().removed_are_kept;
         let mut found: Found = match self.call(None, |done| Call::Reopen { handle, id, nameless, done }) {
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(Err(RescuedFrom::Removed)),
             found => found?,
@@ -111,11 +111,6 @@ impl SuperBlock {
         }
         let allocated_to = had_bytes.min(found.attr.size_bytes);
         Ok(Ok(Reopened { found, allocated_to }))
-    }
-
-    /// Whether a file without a name is kept open by another process for this one.
-    fn is_kept_nameless(&self, survivor: &SurvivingInode) -> bool {
-        survivor.record.flags & NAMELESS != 0 && self.engine().survivors.lock().removed_are_kept
     }
 
     /// Whether another program has changed a file since the process that wrote `record` last knew it.
@@ -145,7 +140,7 @@ impl SuperBlock {
     }
 
     fn adopt_inode(self: &Arc<Self>, survivor: &SurvivingInode, reopened: Reopened) {
-        let backing_bytes = reopened.found.attr.size_bytes;
+        let (backing_bytes, nlink) = (reopened.found.attr.size_bytes, reopened.found.attr.nlink);
         let node = reopened.found.node.clone();
         let inode = self.iget_at_mount(reopened.found);
         inode.adopt_slot(survivor.slot, &node);
@@ -180,7 +175,7 @@ impl SuperBlock {
         inode.account(Pages { reclaimable: pages, ..Pages::default() });
         self.bdi().pin_adopted(pages as u64);
         inode.arc().mark_dirty(meta::DIRTY_SYNC | meta::DIRTY_DATASYNC);
-        if self.is_kept_nameless(survivor) {
+        if nlink == 0 {
             inode.record_names(0);
             self.kept.lock().push(inode); // without a reference its data would be dropped
         }

@@ -9,7 +9,7 @@ use slackwater_sync::shim::Arc;
 
 use super::id_of;
 use crate::error::BackendError;
-use crate::inode::NAMELESS;
+use crate::inode::{NAMELESS, REMOVING};
 use crate::super_block::{RescueFile, Rescued, RescuedFrom, SuperBlock};
 use crate::units::{PAGE_BYTES, PageIndex, Timestamp};
 
@@ -27,7 +27,7 @@ impl SuperBlock {
         // A process that died during a write may have left pages that were not yet part of the file.
         let end = PageIndex::end_of(record.size_bytes);
         let pages: Vec<_> = survivor.pages.iter().copied().filter(|(index, _)| PageIndex(*index) < end).collect();
-        let is_ours_to_drop = from == RescuedFrom::Removed && record.flags & NAMELESS != 0;
+        let is_ours_to_drop = from == RescuedFrom::Removed && record.flags & (NAMELESS | REMOVING) != 0;
         if pages.is_empty() || is_ours_to_drop {
             return Ok(None);
         }

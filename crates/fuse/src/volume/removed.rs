@@ -16,16 +16,20 @@ use crate::takeover::Keeping;
 use crate::volume::Volume;
 use crate::volume::nodes::Node;
 
-/// An open file that may be about to lose its last name.
+/// A file that may be about to lose its last name.
 pub(super) struct Victim {
-    node: Arc<Node>,
-    keeping: Arc<Keeping>,
+    inode: InodeRef,
+    /// Set if it is open.
+    kept: Option<(Arc<Node>, Arc<Keeping>)>,
 }
 
 impl Victim {
     /// The name was not removed after all.
     pub(super) fn stays(self) {
-        self.node.release_kept(&self.keeping);
+        self.inode.super_block().note_removal(&self.inode, false);
+        if let Some((node, keeping)) = self.kept {
+            node.release_kept(&keeping);
+        }
     }
 }
 
@@ -39,17 +43,19 @@ impl Node {
 }
 
 impl Volume {
-    /// Gives the keeper the file that `name` leads to, if it is open and this is its last name. `None` otherwise, and
-    /// if nobody keeps the mount.
+    /// Prepares for the removal of `name`, if it is the last name of a file: a process that takes over knows of it, and
+    /// gets the file if it is open. `None` otherwise, and if nobody keeps the mount.
     pub(super) fn keep_victim(&self, dir: &Node, name: &OsStr) -> Option<Victim> {
         let keeping = self.keeping.as_ref()?;
         let inode = self.sb.lookup_unchecked(&dir.inode, name).ok()?;
         if inode.kind() != NodeKind::File || inode.attr().nlink > 1 {
             return None;
         }
-        let node = self.nodes.get(self.nodes.number_of(inode.id())?)?;
-        let is_open = node.opened.load(Ordering::Acquire) > 0;
-        (is_open && self.keep(&node)).then(|| Victim { node, keeping: Arc::clone(keeping) })
+        self.sb.note_removal(&inode, true);
+        let node = self.nodes.number_of(inode.id()).and_then(|number| self.nodes.get(number));
+        let open = node.filter(|node| node.opened.load(Ordering::Acquire) > 0);
+        let kept = open.filter(|node| self.keep(node)).map(|node| (node, Arc::clone(keeping)));
+        Some(Victim { inode, kept })
     }
 
     /// Gives the keeper a file without a name, or one that is about to have none. Returns whether it was not there
