@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slackwater::backend::{Limits, MemBackend, Removal};
-use slackwater::{Engine, ErrorKind, ManualClock, RescuedFrom, SuperBlock, Timestamp, UmountOptions};
+use slackwater::backend::{AttrChange, Limits, MemBackend, Removal};
+use slackwater::{Clock, Engine, ErrorKind, ManualClock, RescuedFrom, SuperBlock, Timestamp, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::Rule;
 
@@ -149,4 +149,38 @@ fn p12_a_time_that_a_call_in_flight_set_is_no_change_by_another_program() {
     wanted[..10].fill(6);
     assert_same(&read_all(&open(&volume, "a")), &wanted, "a");
     unmount(&engine, &volume);
+}
+
+/// The file system below has a finer clock than programs see here, so its time of the creation is after that of a write
+/// which came later. A flush that sets the time of that write was in flight at the kill.
+#[test]
+fn p12_a_time_before_that_of_the_backend_is_no_change_by_another_program() {
+    for writes_again in [false, true] {
+        let local = Limits { device: Some(7), ..limits() };
+        let rig = Rig::with(Disk::with_limits(local), by_hand());
+        let file = rig.create("a");
+        rig.clock.advance(Duration::from_secs(100));
+        let Timestamp(now_ns) = rig.clock.wall();
+        let change = AttrChange { mtime: Some(Timestamp(now_ns + 2_500_000)), ..AttrChange::default() };
+        rig.volume.setattr(file.inode(), change).unwrap();
+        file.write_at(0, &[7; PAGE]).unwrap();
+        rig.clock.advance(Duration::from_secs(10));
+        rig.disk.faults.add(Rule::hold().on("setattr"));
+        rig.flush_without_waiting();
+        assert!(!rig.disk.faults.held().is_empty());
+        if writes_again {
+            file.write_at(0, &[7; PAGE]).unwrap();
+        }
+        let left = snapshot(&rig.engine);
+        rig.disk.faults.clear();
+        rig.disk.faults.release_all();
+        rig.disk.faults.add(Rule::fail(ErrorKind::Abandoned));
+        let mem = rig.disk.mem.clone();
+        drop((file, rig));
+        let (engine, _) = recover(left);
+        let volume = remount(&engine, &mem).unwrap();
+        assert_eq!(volume.rescued(), [], "another write: {writes_again}");
+        assert_same(&read_all(&open(&volume, "a")), &[7; PAGE], "a");
+        unmount(&engine, &volume);
+    }
 }

@@ -129,8 +129,10 @@ impl SuperBlock {
         let is_of_a_call = (source.changing_since_ns.saturating_sub(CLOCKS_DIFFER_NS)
             ..=source.changing_until_ns.saturating_add(CALL_TAKES_NS))
             .contains(&mtime_ns);
-        // A flush sets the time that the last write had when the flush began: any time since the last known one.
-        let is_of_a_flush = (source.mtime_ns..=record.mtime_ns).contains(&mtime_ns);
+        // A flush sets the time of the last write before it began: any time since the last known one. A write soon after
+        // that may have an earlier time, because the file system below can have a finer clock than programs see here.
+        let is_of_a_flush = mtime_ns == record.mtime_ns
+            || (source.mtime_ns.saturating_sub(CLOCKS_DIFFER_NS)..=record.mtime_ns).contains(&mtime_ns);
         if !is_settled && (is_of_a_flush || is_of_a_call) {
             return false;
         }
