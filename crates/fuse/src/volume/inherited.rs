@@ -81,10 +81,8 @@ impl Volume {
     }
 
     fn find_again(&self, number: u64) -> Result<Arc<Node>, Failure> {
-        let inode = self.sb.find_kept(number).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Failure(Errno::STALE),
-            kind => Failure::from(errno::of(kind)),
-        })?;
+        let stale = |kind| if kind == ErrorKind::NotFound { Errno::STALE } else { errno::of(kind) };
+        let inode = self.sb.find_kept(number).map_err(|error| Failure(stale(error.kind())))?;
         let is_file = inode.kind() == NodeKind::File;
         let node = self.nodes.look_up(inode).ok_or(Failure(Errno::STALE))?;
         if node.id() != number {

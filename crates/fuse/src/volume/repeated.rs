@@ -109,6 +109,7 @@ impl Volume {
 
     /// Inode number of what a rename is about to exchange; 0 for any other change. Names alone do not show whether two
     /// files were exchanged.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the rest exchanges nothing")]
     fn number_before(&self, cx: &Context<'_>, header: &RequestHeader, op: &Operation<'_>) -> u64 {
         match op {
             Operation::Rename { name, flags: RENAME_EXCHANGE, .. } => {
@@ -153,7 +154,8 @@ impl Volume {
         Ok(Answer::Entry(self.entry_out(&node)))
     }
 
-    /// The answer with a handle that an earlier process opened. `None` if the file still has to be truncated.
+    /// The answer with a handle that an earlier process opened. `None` if that cannot be found any more.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the rest opens nothing")]
     fn earlier_handle(
         &self,
         (number, open_flags): (u64, u32),
@@ -177,6 +179,7 @@ impl Volume {
     }
 
     /// Whether a change that an earlier process began is there. `None` if it is to be made, perhaps again.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the rest has the same effect when it is repeated")]
     fn look_for(
         self: &Arc<Self>,
         cx: &Context<'_>,
