@@ -5,12 +5,12 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::slice;
-// A model checker's atomics have another size; these lie in a file that other processes map.
-use std::sync::atomic::AtomicU64;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use crate::takeover::Word;
 
 /// Mappings of at least this size use huge pages.
 const HUGE_PAGE: usize = 2 << 20;
@@ -94,7 +94,7 @@ pub(crate) struct SharedWords {
 impl SharedWords {
     /// Maps the first `count` words of `file`, which is sealed so that it cannot become shorter.
     pub(crate) fn map(file: BorrowedFd<'_>, count: usize) -> Result<Self, Errno> {
-        let (len, protection) = (count * size_of::<AtomicU64>(), ProtFlags::READ | ProtFlags::WRITE);
+        let (len, protection) = (count * size_of::<Word>(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping at an address chosen by the kernel touches no existing memory.
         let start = unsafe { mmap(null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
@@ -102,8 +102,8 @@ impl SharedWords {
     }
 
     /// The words.
-    pub(crate) fn words(&self) -> &[AtomicU64] {
-        let (start, count) = (self.memory.start.as_ptr().cast(), self.memory.len / size_of::<AtomicU64>());
+    pub(crate) fn words(&self) -> &[Word] {
+        let (start, count) = (self.memory.start.as_ptr().cast(), self.memory.len / size_of::<Word>());
         // SAFETY: so many words are mapped while `self` lives, aligned to a page. They are reached as atomics only, here
         // and in other processes, and every value is valid.
         unsafe { slice::from_raw_parts(start, count) }

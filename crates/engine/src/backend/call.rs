@@ -34,7 +34,7 @@ pub enum Call {
         /// The identity that it must still have. `None` if the handle comes from outside and may be forged. In that
         /// case, a directory that is not in the volume is `Stale` too.
         id: Option<NodeId>,
-        /// Whether a node without a name counts too, because somebody keeps it open.
+        /// Whether a node without a name counts too, because another process keeps it open.
         nameless: bool,
         /// The node; `Stale` if it no longer exists, or has no name left and would need one.
         done: Done<Found>,

@@ -29,18 +29,17 @@ mod ended;
 mod error;
 mod flush;
 mod holders;
+mod kept;
 mod namespaces;
 mod places;
 mod point;
 mod start;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::minor;
-use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use slackwater::{ErrorKind, SuperBlock, UmountError, UmountOptions};
 use slackwater_sync::Completion;
@@ -58,7 +57,6 @@ use crate::pool::Pool;
 use crate::printable::Printable as _;
 use crate::ring::RingError;
 use crate::session::Session;
-use crate::takeover::{Keeping, Kept};
 use crate::tenancy::Tenancy;
 use crate::volume::Volume;
 use crate::volume::lock_order::{LEAF, UMOUNT};
@@ -145,37 +143,6 @@ impl MountedVolume {
         Self::mounted(sb, volume, mountpoint, options, started)
     }
 
-    /// As [`mount`](Self::mount), so that the mount can outlive this process. If `kept` has the connection of an
-    /// earlier process, that is served instead: requests that were not answered are answered, and programs have
-    /// noticed a pause. The caller has mounted the volume from the arena of that process, which changes nothing any
-    /// more.
-    ///
-    /// # Errors
-    /// Nothing is mounted; or the connection is not served, and lives on as long as its descriptor.
-    ///
-    /// # Blocking
-    /// As [`mount`](Self::mount). With a connection, until its open files are open again.
-    pub fn mount_kept(
-        pool: &Pool,
-        sb: Arc<SuperBlock>,
-        mountpoint: &Path,
-        options: &MountOptions,
-        tenancy: Option<Arc<Tenancy>>,
-        kept: Kept,
-    ) -> Result<Arc<Self>, MountVolumeError> {
-        let Kept { record, keeper, device, files } = kept;
-        let volume = Volume::new(&sb, tenancy, options, Some(Keeping::new(record, keeper)))?;
-        let started = match device {
-            Some(device) => {
-                let started = start::take_over(pool, &volume, options, device, &files);
-                // Another process may try it again.
-                started.inspect_err(|_| volume.set_handed_over())
-            }
-            None => start::start(pool, &volume, mountpoint, options),
-        };
-        Self::mounted(sb, volume, mountpoint, options, started)
-    }
-
     fn mounted(
         sb: Arc<SuperBlock>,
         volume: Arc<Volume>,
@@ -193,29 +160,6 @@ impl MountedVolume {
         let places = Mutex::new(LEAF, vec![MountPoint::here(mountpoint.to_owned())]);
         let (mountpoint, discards, options) = (mountpoint.to_owned(), AtomicBool::new(false), options.clone());
         Ok(Arc::new(Self { sb, volume, session, missing, mountpoint, places, options, dev, umount, discards }))
-    }
-
-    /// Another descriptor of the connection, for a keeper. It keeps the mount alive beyond this process.
-    ///
-    /// # Errors
-    /// The process has no descriptors left.
-    pub fn try_clone_device(&self) -> Result<OwnedFd, Errno> {
-        self.session.try_clone_fd()
-    }
-
-    /// The record of a mount that outlives its process, for the keeper.
-    pub fn record_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.volume.keeping().map(|keeping| keeping.record.fd())
-    }
-
-    /// Stops serving, so that another process can take the mount over. Requests wait from here on. The process must end
-    /// without closing anything: what its volume has in memory and in the arena belongs to the next one.
-    ///
-    /// # Blocking
-    /// Until the requests that are being carried out have returned.
-    pub fn hand_over(&self) {
-        self.volume.set_handed_over();
-        self.session.detach();
     }
 
     /// The first mount point.

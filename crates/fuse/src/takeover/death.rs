@@ -33,7 +33,7 @@ mod armed {
 
     use rustix::process::{Signal, getpid, kill_process};
     use slackwater_sync::lock::Mutex;
-    use slackwater_sync::shim::OnceLock;
+    use slackwater_sync::shim::{OnceLock, thread};
 
     use super::Point;
     use crate::TRANSPORT;
@@ -63,7 +63,9 @@ mod armed {
         let left = if times > 1 { format!("{name} {meant} {}", times - 1) } else { String::new() };
         if fs::write(file, left).is_ok() {
             let _ = kill_process(getpid(), Signal::KILL);
-            std::thread::park(); // never to return
+            loop {
+                thread::yield_now(); // until it is dead
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! Taking over the mount of a process that died, or that hands over on purpose.
 //!
 //! A keeper, another process, holds the connection's descriptor, so the mount lives on without a server and requests
-//! wait. The next process serves the same connection. What it must know beyond the arena is in a [record](MountRecord)
-//! in shared memory: the agreed protocol, the open handles, and the changes in progress.
+//! wait. The next process serves the same connection. A [record](MountRecord) in shared memory tells it more than the
+//! arena: the agreed protocol, the open handles, and the changes in progress.
 //!
 //! # Nodes
 //! No table of nodes is kept. A node that the new process does not know is found by its number, as an NFS server finds
@@ -15,6 +15,7 @@
 
 mod death;
 mod record;
+mod word;
 
 use std::collections::HashMap;
 use std::io;
@@ -28,6 +29,7 @@ use crate::abi::UNIQUE_RESEND;
 pub(crate) use death::{Point, pass};
 pub(crate) use record::{ChangeRecord, HandleRecord, Outcome};
 pub use record::{MountRecord, RecordError};
+pub(crate) use word::Word;
 
 /// Keeps descriptors of files that were removed while they were open, for the next process.
 pub trait Keeper: Send + Sync {
@@ -43,9 +45,9 @@ pub trait Keeper: Send + Sync {
 
 /// How a mount outlives its process.
 pub struct Kept {
-    /// What the next process must know.
+    /// Notes for the next process.
     pub record: MountRecord,
-    /// Who holds descriptors for it.
+    /// It holds descriptors for the next process.
     pub keeper: Arc<dyn Keeper>,
     /// The connection of an earlier process, to be taken over. Without it, a new mount is made.
     pub device: Option<OwnedFd>,

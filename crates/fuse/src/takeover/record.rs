@@ -14,12 +14,11 @@
 //!     the reply is sent.
 //!
 //! # Memory ordering
-//! O1. The first word of an entry, and the outcome of a change, are stored with Release and loaded with Acquire.
+//! That of [`Word`].
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -27,6 +26,7 @@ use rustix::io::Errno;
 use crate::abi::UNIQUE_RESEND;
 use crate::negotiate::Negotiated;
 use crate::sys::SharedWords;
+use crate::takeover::word::Word;
 
 /// "slackwat" as a number.
 const MAGIC: u64 = u64::from_le_bytes(*b"slackwat");
@@ -80,7 +80,7 @@ pub enum RecordError {
     Damaged(&'static str),
 }
 
-/// What a mount's process records for its successor, in shared memory.
+/// The notes of a mount's process for its successor, in shared memory.
 pub struct MountRecord {
     file: OwnedFd,
     words: SharedWords,
@@ -196,16 +196,16 @@ impl MountRecord {
         self.file.as_fd()
     }
 
-    fn word(&self, at: usize) -> &AtomicU64 {
+    fn word(&self, at: usize) -> &Word {
         &self.words.words()[at]
     }
 
     fn get(&self, at: usize) -> u64 {
-        self.word(at).load(Ordering::Acquire)
+        self.word(at).get()
     }
 
     fn set(&self, at: usize, value: u64) {
-        self.word(at).store(value, Ordering::Release);
+        self.word(at).set(value);
     }
 
     /// Records what kernel and session agreed, the `st_dev` of the mount's files, and whether the kernel's page cache
@@ -221,7 +221,7 @@ impl MountRecord {
         self.set(header::IS_AGREED, 1);
     }
 
-    /// What an earlier process [recorded](Self::agree).
+    /// The agreement that an earlier process [recorded](Self::agree).
     pub(crate) fn agreed(&self) -> Result<(Negotiated, u64, bool), RecordError> {
         let narrow = |at: usize| u32::try_from(self.get(at)).map_err(|_| RecordError::Damaged("a number is too large"));
         if self.get(header::IS_AGREED) == 0 {
@@ -311,7 +311,7 @@ impl MountRecord {
 
     fn take_change(&self, at: usize, unique: u64, now_ns: u64, number_before: u64) -> bool {
         // The other words are those of an ended change, and `TAKEN` matches no request.
-        if self.word(at).compare_exchange(0, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if !self.word(at).take(TAKEN) {
             return false;
         }
         self.set(at + 1, now_ns);
@@ -338,7 +338,7 @@ impl MountRecord {
         }
     }
 
-    /// What is known of a change that an earlier process began.
+    /// The entry of a change that an earlier process began.
     pub(crate) fn change(&self, unique: u64) -> Option<ChangeRecord> {
         let at = self.change_at(unique)?;
         let outcome = Outcome::of_words(self.get(at + 2), self.get(at + 3));

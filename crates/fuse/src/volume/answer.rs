@@ -41,7 +41,7 @@ pub(super) enum Answer {
     Ioctl(Vec<u8>),
 }
 
-/// What the record of a kept mount says of a result. The handle of an opened file has its own entry there.
+/// The entry in the record of a kept mount for a result. The handle of an opened file has its own entry there.
 fn outcome_of(result: &Result<Answer, Failure>) -> Outcome {
     match result {
         Err(Failure(errno)) => Outcome::Failed(*errno),

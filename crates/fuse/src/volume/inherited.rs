@@ -5,9 +5,9 @@
 //!     file cannot be found any more can only be closed.
 //! T2. Any other node is found when a request names it. How many lookups the kernel has of it is unknown. It counts as
 //!     one, so a FORGET drops the node at once; if the kernel knows it still, it is found again.
-//! T3. The kernel's pages of a file may be older than the file, since nobody noticed changes from outside while no
-//!     process served the mount. So the kernel drops them: of an open file when it is told to, and before that they
-//!     count as read ([`kernel_pages`](crate::volume::kernel_pages)); of any other file when it is opened.
+//! T3. The kernel's pages of a file may be older than the file, since no process noticed changes from outside while none
+//!     served the mount. So the kernel drops them. For an open file it gets a notification, and before that its pages
+//!     count as read ([`kernel_pages`](crate::volume::kernel_pages)). For any other file it drops them at the open.
 
 use std::collections::HashMap;
 

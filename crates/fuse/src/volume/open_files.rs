@@ -38,7 +38,7 @@ pub(super) struct OpenFile {
     can_map: bool,
     /// Whether something was read through it.
     has_reader: AtomicBool,
-    /// Who keeps the file if it loses its last name.
+    /// The keeper that gets the file if it loses its last name.
     pub(super) keeping: Option<Arc<Keeping>>,
 }
 

@@ -2,7 +2,7 @@
 //! process finds them.
 //!
 //! # Invariants
-//! R1. `is_kept` of a node says that the keeper has a descriptor of it. Whoever resets it tells the keeper. It is set
+//! R1. `is_kept` of a node says that the keeper has a descriptor of it. The thread that resets it tells the keeper. It is set
 //!     before the last name is removed, and reset when the file is closed.
 
 use std::ffi::OsStr;
@@ -44,7 +44,7 @@ impl Node {
 
 impl Volume {
     /// Prepares for the removal of `name`, if it is the last name of a file: a process that takes over knows of it, and
-    /// gets the file if it is open. `None` otherwise, and if nobody keeps the mount.
+    /// gets the file if it is open. `None` otherwise, and if the mount has no keeper.
     pub(super) fn keep_victim(&self, dir: &Node, name: &OsStr) -> Option<Victim> {
         let keeping = self.keeping.as_ref()?;
         let inode = self.sb.lookup_unchecked(&dir.inode, name).ok()?;

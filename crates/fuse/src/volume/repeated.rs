@@ -1,7 +1,7 @@
 //! Requests that an earlier process read and did not answer. It may have carried them out.
 //!
-//! # What is known
-//! | The earlier process | What this one does |
+//! # Cases
+//! | The earlier process | This one |
 //! |---|---|
 //! | had not begun | carries the request out |
 //! | had recorded the outcome | answers with the outcome |
@@ -10,8 +10,8 @@
 //! | had begun another change | carries it out again, which leads to the same |
 //!
 //! For the last two, a program that changes the source itself at that moment can make a difference
-//! (docs/SEMANTICS.md, P9). While a change is unanswered the kernel holds the locks of its directories, so through
-//! this mount nobody else has changed the names.
+//! (docs/SEMANTICS.md, P9). While a change is unanswered the kernel holds the locks of its directories, so no other
+//! request through this mount has changed the names.
 //!
 //! # Invariants
 //! X1. A change is recorded before it is carried out, and its outcome before it is answered ([`MountRecord`]).
@@ -236,7 +236,7 @@ impl Volume {
         }
     }
 
-    /// What a name leads to.
+    /// The inode that a name leads to, if there is one.
     fn present(&self, dir: &Node, name: &OsStr) -> Result<Option<InodeRef>, Failure> {
         match self.sb.lookup_unchecked(&dir.inode, name) {
             Ok(inode) => Ok(Some(inode)),

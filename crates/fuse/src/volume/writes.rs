@@ -49,7 +49,7 @@ pub(super) enum Attempt {
     Failed(Failure),
 }
 
-/// What a write makes durable before it returns.
+/// The scope that a write makes durable before it returns.
 pub(super) fn sync_scope(args: &WriteIn) -> Option<SyncScope> {
     // The kernel adds RWF_SYNC and RWF_DSYNC of this write to the flags of the open file.
     match args.flags & open::SYNC {

@@ -1,5 +1,5 @@
-//! What programs have open at a kill is theirs afterwards: removed files, half-read directories, locks, mappings, and
-//! the truth about names.
+//! Programs keep everything that they have open at a kill: removed files, half-read directories, locks, mappings,
+//! directories, and every mount point.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -157,7 +157,7 @@ fn p09_a_working_directory_and_files_known_by_number_are_found_again() {
     kept.umount();
 }
 
-/// What another program did to the source while no process served the mount is seen at the next open.
+/// A change that another program made to the source while no process served the mount is seen at the next open.
 #[test]
 fn p09_a_change_of_the_source_during_the_pause_is_seen() {
     let mut kept = Kept::new(&[]);

@@ -26,7 +26,7 @@ const CALL_WITHIN: Duration = Duration::from_secs(60);
 /// A call that makes one request of a kind, and checks its outcome; it gets the mount, the source and a number for names.
 type Call = fn(&Path, &Path, u32) -> io::Result<()>;
 
-/// What is tested of a kind of request.
+/// The test of a kind of request.
 enum Case {
     /// It only asks.
     Asks(Call),
@@ -296,7 +296,7 @@ impl Rig {
         let (done, outcome) = channel();
         let caller = thread::spawn(move || {
             let returned = call(&mountpoint, &source);
-            // Nobody waits any more if it took too long.
+            // The test has failed already if it took too long.
             let _ = done.send(returned);
         });
         match outcome.recv_timeout(CALL_WITHIN) {
