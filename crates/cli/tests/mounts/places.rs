@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::bytes;
 use crate::hung_source::Tower;
-use crate::rig::{Scratch, need_fuse};
+use crate::rig::{Scratch, need_fuse, wait_until};
 use crate::sandbox::Sandbox;
 
 /// Mounts the same source at `mount` and at `other`.
@@ -272,6 +272,12 @@ fn park_of_one_mount_point_leaves_the_data_to_the_volume() {
     scratch.run(park).expect(0, &["1.0 MiB could not be written back", "is kept in", "to write it back"]);
     tower.upper.wait().expect(7, &["by force"]);
     tower.server.process.signal(rustix::process::Signal::CONT);
+    // A thread of it was in a call of the source until now, and held the arena.
+    let arena = scratch.arena("top");
+    wait_until("the process is gone", || {
+        let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+        rustix::fs::flock(fs::File::open(&arena).unwrap(), lock).is_ok()
+    });
     let again = scratch.mount(&tower.middle, &tower.top, &[]);
     assert!(fs::read(tower.top.join("file")).unwrap() == bytes(1, 1 << 20));
     scratch.umount(&tower.top);
