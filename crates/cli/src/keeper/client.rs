@@ -4,9 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -29,9 +29,15 @@ pub(crate) struct KeeperClient {
     link: Mutex<Link>,
     /// The keeper has died, or does not answer (K3).
     is_lost: Arc<AtomicBool>,
+    /// Whether this process takes a mount over.
+    is_successor: bool,
     /// Set when the server serves.
-    service: OnceLock<Service>,
+    service: Mutex<Option<Service>>,
+    serves: Condvar,
 }
+
+/// How long a question about the takeover waits for its end: a program whose call has returned may ask at once.
+const TAKEOVER_WITHIN: Duration = Duration::from_secs(1);
 
 /// The past of the mount, for its status.
 #[derive(Copy, Clone, Debug)]
@@ -91,7 +97,14 @@ impl KeeperClient {
                 Some(Inheritance { predecessor: *predecessor, parts, files })
             }
         };
-        let client = Self { pid, link: Mutex::new(link), is_lost, service: OnceLock::new() };
+        let client = Self {
+            pid,
+            link: Mutex::new(link),
+            is_lost,
+            is_successor: inheritance.is_some(),
+            service: Mutex::new(None),
+            serves: Condvar::new(),
+        };
         Ok((Arc::new(client), inheritance))
     }
 
@@ -120,8 +133,8 @@ impl KeeperClient {
             last_pause_ms: predecessor
                 .map(|predecessor| monotonic_ns().saturating_sub(predecessor.stopped_ns) / 1_000_000),
         };
-        // The first one counts.
-        let _ = self.service.set(service);
+        *self.service() = Some(service);
+        self.serves.notify_all();
         Ok(())
     }
 
@@ -151,15 +164,27 @@ impl KeeperClient {
         !self.is_lost.load(Ordering::Acquire)
     }
 
+    fn service(&self) -> MutexGuard<'_, Option<Service>> {
+        // It is set as a whole.
+        self.service.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// For the status of the mount.
+    ///
+    /// # Blocking
+    /// While the mount is being taken over, at most for a second.
     pub(crate) fn status(&self) -> KeptStatus {
-        let service = self.service.get();
+        let is_awaited = |service: &mut Option<Service>| self.is_successor && service.is_none();
+        let waited = self.serves.wait_timeout_while(self.service(), TAKEOVER_WITHIN, is_awaited);
+        let service = waited.unwrap_or_else(PoisonError::into_inner).0;
         KeptStatus {
             keeper: self.pid,
             is_kept: self.is_there(),
-            takeovers: service.map_or(0, |service| service.takeovers),
-            last_pause_ms: service.and_then(|service| service.last_pause_ms),
-            serving_ms: service.map_or(0, |service| u64::try_from(service.since.elapsed().as_millis()).unwrap_or(0)),
+            takeovers: service.as_ref().map_or(0, |service| service.takeovers),
+            last_pause_ms: service.as_ref().and_then(|service| service.last_pause_ms),
+            serving_ms: service
+                .as_ref()
+                .map_or(0, |service| u64::try_from(service.since.elapsed().as_millis()).unwrap_or(0)),
         }
     }
 
