@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::kills::Kills;
 use super::program::{Program, cannot, tail};
 use super::store::Store;
 
@@ -68,6 +69,8 @@ pub(super) enum Target {
     Plain,
     /// A directory that this binary mounts.
     Directory(PathBuf),
+    /// The same, kept; its server is killed again and again.
+    Killed(PathBuf),
     /// A volume in a store, made and mounted by this binary.
     Volume(PathBuf, Store),
 }
@@ -84,6 +87,9 @@ pub(super) struct Ground {
     beside: PathBuf,
     log: PathBuf,
     mounted: Option<Mounted>,
+    kills: Option<Kills>,
+    /// What the kills were, once they have ended.
+    killed: Option<String>,
 }
 
 impl Ground {
@@ -97,7 +103,16 @@ impl Ground {
         fs::create_dir_all(logs).map_err(|error| cannot(logs, &error))?;
         let log = logs.join(format!("{suite}.log"));
         File::create(&log).map_err(|error| cannot(&log, &error))?;
-        let mut ground = Ground { path: source.clone(), source, volume: None, beside, log, mounted: None };
+        let mut ground = Ground {
+            path: source.clone(),
+            source,
+            volume: None,
+            beside,
+            log,
+            mounted: None,
+            kills: None,
+            killed: None,
+        };
         let path = folder.join("mnt");
         let mount_log = logs.join(format!("{suite}-mount.log"));
         File::create(&mount_log).map_err(|error| cannot(&mount_log, &error))?;
@@ -105,8 +120,15 @@ impl Ground {
             Target::Plain => {}
             Target::Directory(binary) => {
                 make_open_directory(&path)?;
-                ground.mounted = Some(Mounted::new(binary, &[], ground.source.as_os_str(), &path, &mount_log)?);
+                ground.mounted = Some(Mounted::new(binary, &[], ground.source.as_os_str(), &path, &[], &mount_log)?);
                 ground.path = path;
+            }
+            Target::Killed(binary) => {
+                make_open_directory(&path)?;
+                let keep = ["--keep"];
+                let mounted = Mounted::new(binary, &[], ground.source.as_os_str(), &path, &keep, &mount_log)?;
+                ground.kills = Some(Kills::start(mounted.child.id(), &mount_log));
+                (ground.mounted, ground.path) = (Some(mounted), path);
             }
             Target::Volume(binary, store) => {
                 make_open_directory(&path)?;
@@ -141,6 +163,16 @@ impl Ground {
         self.mounted.is_some()
     }
 
+    /// Whether its server is killed.
+    pub(super) fn is_killed(&self) -> bool {
+        self.kills.is_some()
+    }
+
+    /// What the kills were, after the end.
+    pub(super) fn killed(&self) -> Option<&str> {
+        self.killed.as_deref()
+    }
+
     /// Unmounts, and returns the directory that must now hold all files. A plain directory returns itself. An object
     /// volume is checked, and mounted again with an empty cache.
     pub(super) fn settle(&mut self) -> Result<&Path, String> {
@@ -154,7 +186,10 @@ impl Ground {
     /// Unmounts. An object volume has no fault then.
     pub(super) fn end(&mut self) -> Result<(), String> {
         let Some(mounted) = self.mounted.take() else { return Ok(()) };
+        // The command of the unmount would notice the death of the process that it asks.
+        let killed = self.kills.take().map(Kills::end).transpose();
         mounted.umount()?;
+        self.killed = killed?;
         match &self.volume {
             Some(volume) => volume.command("fsck").seconds(CHECK_SECONDS).run(&self.log),
             None => Ok(()),
@@ -179,7 +214,7 @@ impl Volume {
     }
 
     fn mount(&self) -> Result<Mounted, String> {
-        Mounted::new(&self.binary, &self.environment, self.url.as_ref(), &self.path, &self.log)
+        Mounted::new(&self.binary, &self.environment, self.url.as_ref(), &self.path, &[], &self.log)
     }
 }
 
@@ -198,6 +233,7 @@ impl Mounted {
         environment: &[(String, String)],
         source: &OsStr,
         mountpoint: &Path,
+        options: &[&str],
         log: &Path,
     ) -> Result<Mounted, String> {
         // Removed here in case the process is no longer there to do it.
@@ -208,7 +244,8 @@ impl Mounted {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "TERM", "--"]).arg(binary).arg("mount").arg(source).arg(mountpoint);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
-        command.args(["--cache", CACHE, "--arena"]).arg(&arena).stdin(Stdio::null()).stdout(output).stderr(errors);
+        command.args(options).args(["--cache", CACHE, "--arena"]).arg(&arena);
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
         let child = command.spawn().map_err(|error| format!("{}: {error}", binary.display()))?;
         let (binary, mountpoint, log) = (binary.to_owned(), mountpoint.to_owned(), log.to_owned());
         let mut mounted = Mounted { binary, mountpoint, arena, child, log };

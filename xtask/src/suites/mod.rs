@@ -1,8 +1,9 @@
-//! Real programs on a mount: `cargo xtask suites [--long] [--store KIND | --on DIR] [--binary FILE] [SUITE...]`.
+//! Real programs on a mount: `cargo xtask suites [--long] [--store KIND | --on DIR | --kill] [--binary FILE] [SUITE...]`.
 //!
 //! Each file with a [`Suite`] is one of them. [`ground`] gives it a directory to work in: a `slackwater mount` of
 //! its own directory, or with `--store` of its own volume in a [`store`]. With `--on DIR` it is a plain directory there,
-//! which shows the result of the file system below alone.
+//! which shows the result of the file system below alone. With `--kill`, the server of the mount is killed again and again
+//! ([`kills`]), which no suite may notice.
 //! [`program`] runs its programs, with a time limit and a log; [`tools`] builds those that cargo builds.
 //!
 //! A suite that cannot run fails. Everything is below one directory in /tmp, which is removed on success.
@@ -11,6 +12,7 @@ mod fio;
 mod fsx;
 mod git;
 mod ground;
+mod kills;
 mod pjdfstest;
 mod program;
 mod real_tree;
@@ -64,6 +66,7 @@ struct Request {
     effort: Effort,
     on: Option<PathBuf>,
     store: Option<StoreKind>,
+    kill: bool,
     binary: Option<PathBuf>,
     names: Vec<String>,
 }
@@ -74,6 +77,7 @@ pub(crate) fn help() -> String {
         "cargo xtask suites [OPTIONS] [SUITE...]   real programs on a mounted directory, as root\n\
          \x20   --long          more operations\n\
          \x20   --store KIND    on object volumes: `file`, in a directory; `s3`, on a local S3 server\n\
+         \x20   --kill          on a kept mount, whose server is killed every 0.3 to 2 s\n\
          \x20   --on DIR        on a plain directory made in DIR instead, to see what its file system does\n\
          \x20   --binary FILE   mounts by this slackwater, not by the one of this checkout\n",
     );
@@ -93,7 +97,10 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
     fs::create_dir_all(&logs).map_err(|error| program::cannot(&logs, &error))?;
     let target = match (&request.on, request.store, request.binary) {
         (Some(_), _, _) => Target::Plain,
-        (None, None, binary) => Target::Directory(binary.map_or_else(tools::slackwater, Ok)?),
+        (None, None, binary) => {
+            let binary = binary.map_or_else(tools::slackwater, Ok)?;
+            if request.kill { Target::Killed(binary) } else { Target::Directory(binary) }
+        }
         (None, Some(kind), binary) => {
             let is_long = request.effort.is_long;
             let binary = binary.map_or_else(|| tools::slackwater_with_objects(is_long), Ok)?;
@@ -131,7 +138,11 @@ fn run_one(suite: &Suite, effort: &Effort, home: &Home, logs: &Path, target: &Ta
     // The first failure is reported first; an unmount that fails makes a suite fail that passed.
     let ended = ground.end();
     let what = outcome?;
-    ended.map(|()| what)
+    ended?;
+    Ok(match ground.killed() {
+        Some(killed) => format!("{what}; {killed}"),
+        None => what,
+    })
 }
 
 fn parse(arguments: &[&str]) -> Result<Request, String> {
@@ -143,14 +154,16 @@ fn parse(arguments: &[&str]) -> Result<Request, String> {
             "--store" => {
                 request.store = Some(StoreKind::parse(arguments.next().ok_or("--store needs a kind")?)?);
             }
+            "--kill" => request.kill = true,
             "--on" => request.on = Some(arguments.next().ok_or("--on needs a directory")?.into()),
             "--binary" => request.binary = Some(arguments.next().ok_or("--binary needs a file")?.into()),
             option if option.starts_with('-') => return Err(format!("unknown option {option}\n\n{}", help())),
             name => request.names.push(name.to_owned()),
         }
     }
-    if request.on.is_some() && request.store.is_some() {
-        return Err("--on and --store exclude each other".to_owned());
+    let places = [request.on.is_some(), request.store.is_some(), request.kill];
+    if places.into_iter().filter(|is_asked| *is_asked).count() > 1 {
+        return Err("--on, --store and --kill exclude each other".to_owned());
     }
     Ok(request)
 }
@@ -175,7 +188,7 @@ fn check_machine(mounts: bool, chosen: &[&Suite]) -> Result<(), String> {
     if mounts && let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         wrong.push(format!("/dev/fuse is needed, and cannot be opened: {error}"));
     }
-    let programs = chosen.iter().flat_map(|suite| suite.needs).chain(&["timeout", "setpriv", "umount"]);
+    let programs = chosen.iter().flat_map(|suite| suite.needs).chain(&["timeout", "setpriv", "umount", "kill"]);
     let missing = programs.filter(|program| !is_installed(program));
     let mut packages: Vec<&str> = missing.map(|program| packages::package_of(program).unwrap_or(program)).collect();
     packages.sort_unstable();
@@ -195,7 +208,7 @@ mod tests {
         let request = parse(&["git", "--on", "/tmp", "--long", "fsx"]).unwrap();
         let names = vec!["git".to_owned(), "fsx".to_owned()];
         let on = Some("/tmp".into());
-        let expected = Request { effort: Effort { is_long: true }, on, store: None, binary: None, names };
+        let expected = Request { effort: Effort { is_long: true }, on, names, ..Request::default() };
         assert_eq!(request, expected);
         assert_eq!(parse(&["--store", "s3"]).unwrap().store, Some(StoreKind::S3));
     }
@@ -204,6 +217,7 @@ mod tests {
     fn what_is_not_known_is_refused() {
         assert!(parse(&["--on"]).is_err());
         assert!(parse(&["--store", "file", "--on", "/tmp"]).is_err());
+        assert!(parse(&["--kill", "--on", "/tmp"]).is_err());
         assert!(parse(&["--fast"]).unwrap_err().contains("--long"));
         assert!(chosen(&["gti".to_owned()]).is_err_and(|message| message.contains("pjdfstest")));
         assert_eq!(chosen(&[]).unwrap().len(), SUITES.len());

@@ -1,0 +1,135 @@
+//! Kills of the process that serves a mount, at random moments, while its keeper starts the next one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::program::cannot;
+
+/// Times between two kills. Some are so short that they hit a takeover.
+const LEAST: Duration = Duration::from_millis(300);
+const MOST: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_millis(40);
+/// One kill in so many comes soon after the one before.
+const SOON_EVERY: u64 = 8;
+
+/// A thread that kills the servers of one keeper, one after another.
+pub(super) struct Kills {
+    /// Dropped to end the thread.
+    stop: Sender<()>,
+    thread: JoinHandle<u32>,
+    log: PathBuf,
+}
+
+impl Kills {
+    /// `log` receives the output of the mount.
+    pub(super) fn start(keeper: u32, log: &Path) -> Kills {
+        let (stop, stopped) = channel();
+        let thread = thread::spawn(move || {
+            let mut random = Random::new();
+            let mut kills = 0;
+            while stopped.recv_timeout(random.pause()) == Err(RecvTimeoutError::Timeout) {
+                kills += u32::from(server_of(keeper).is_some_and(kill));
+            }
+            kills
+        });
+        Kills { stop, thread, log: log.to_owned() }
+    }
+
+    /// Ends the kills. Says how many there were, and what they cost.
+    ///
+    /// # Errors
+    /// No process was killed, or none has taken the mount over.
+    pub(super) fn end(self) -> Result<String, String> {
+        drop(self.stop);
+        let kills = self.thread.join().map_err(|_| "the thread that kills has panicked".to_owned())?;
+        let log = fs::read_to_string(&self.log).map_err(|error| cannot(&self.log, &error))?;
+        let pauses = pauses_ms(&log);
+        match pauses.iter().max() {
+            Some(longest) => Ok(format!("{kills} kills, {} takeovers, longest pause {longest} ms", pauses.len())),
+            None => Err(format!("{kills} kills, and no takeover was completed")),
+        }
+    }
+}
+
+/// The newest child of the keeper: older ones are servers that have not quite ended.
+fn server_of(keeper: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).ok()?;
+    children.split_whitespace().next_back()?.parse().ok()
+}
+
+fn kill(pid: u32) -> bool {
+    let mut command = Command::new("kill");
+    let command = command.arg("-KILL").arg(pid.to_string()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// From the message of each takeover: how long nobody answered.
+fn pauses_ms(log: &str) -> Vec<u64> {
+    let takeovers = log.lines().filter(|line| line.contains("has taken the mount over"));
+    let pause = |line: &str| {
+        let (_, rest) = line.split_once("pause_ms=")?;
+        rest.split(|end: char| !end.is_ascii_digit()).next()?.parse().ok()
+    };
+    takeovers.filter_map(pause).collect()
+}
+
+/// Numbers, by `splitmix64`; other ones in each run.
+struct Random(u64);
+
+impl Random {
+    fn new() -> Random {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Random(u64::from(now.subsec_nanos()) << 32 | u64::from(std::process::id()))
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % end
+    }
+
+    /// Until the next kill.
+    fn pause(&mut self) -> Duration {
+        let (least, most) = if self.below(SOON_EVERY) == 0 { (Duration::ZERO, SOON) } else { (LEAST, MOST) };
+        let span = u64::try_from((most - least).as_micros()).unwrap_or(u64::MAX);
+        least + Duration::from_micros(self.below(span))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_read_from_the_messages_of_takeovers() {
+        let log = "WARN this process has taken the mount over predecessor=7 takeovers=1 pause_ms=31\n\
+                   The mount process (pid 8) was killed by signal 9: another one takes over.\n\
+                   WARN this process has taken the mount over predecessor=8 takeovers=2 pause_ms=117\n";
+        assert_eq!(pauses_ms(log), [31, 117]);
+    }
+
+    #[test]
+    fn the_newest_child_is_the_server() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let own = std::process::id();
+        // Another test may start one at the same time, on a thread of its own.
+        let mut tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("children"));
+        assert!(tasks.any(|children| {
+            fs::read_to_string(children).unwrap().split_whitespace().any(|pid| pid == child.id().to_string())
+        }));
+        assert!(kill(child.id()));
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(server_of(own).filter(|pid| *pid == child.id()), None);
+    }
+
+    #[test]
+    fn pauses_stay_within_their_limits() {
+        let mut random = Random::new();
+        assert!((0..1000).all(|_| random.pause() < MOST));
+    }
+}
