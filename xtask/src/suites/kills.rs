@@ -15,6 +15,11 @@ const MOST: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_millis(40);
 /// One kill in so many comes soon after the one before.
 const SOON_EVERY: u64 = 8;
+/// Kills without a takeover between them: the keeper gives up after ten processes that fail.
+const IN_A_ROW: u32 = 4;
+
+/// In the message of a recovery that does not trust the source's file.
+const MOVED_ASIDE: &str = "its data is in a file of its own";
 
 /// A thread that kills the servers of one keeper, one after another.
 pub(super) struct Kills {
@@ -28,11 +33,18 @@ impl Kills {
     /// `log` receives the output of the mount.
     pub(super) fn start(keeper: u32, log: &Path) -> Kills {
         let (stop, stopped) = channel();
+        let messages = log.to_owned();
         let thread = thread::spawn(move || {
             let mut random = Random::new();
-            let mut kills = 0;
+            let (mut kills, mut in_a_row, mut takeovers) = (0, 0, 0);
             while stopped.recv_timeout(random.pause()) == Err(RecvTimeoutError::Timeout) {
-                kills += u32::from(server_of(keeper).is_some_and(kill));
+                let completed = fs::read_to_string(&messages).map_or(0, |log| pauses_ms(&log).len());
+                if completed > takeovers {
+                    (takeovers, in_a_row) = (completed, 0);
+                }
+                if in_a_row < IN_A_ROW && server_of(keeper).is_some_and(kill) {
+                    (kills, in_a_row) = (kills + 1, in_a_row + 1);
+                }
             }
             kills
         });
@@ -42,11 +54,14 @@ impl Kills {
     /// Ends the kills. Says how many there were, and what they cost.
     ///
     /// # Errors
-    /// No process was killed, or none has taken the mount over.
+    /// No process has taken the mount over, or one took data for changed by another program, which there is none of.
     pub(super) fn end(self) -> Result<String, String> {
         drop(self.stop);
         let kills = self.thread.join().map_err(|_| "the thread that kills has panicked".to_owned())?;
         let log = fs::read_to_string(&self.log).map_err(|error| cannot(&self.log, &error))?;
+        if let Some(moved) = log.lines().find(|line| line.contains(MOVED_ASIDE)) {
+            return Err(format!("{kills} kills, and data was moved aside: {moved}"));
+        }
         let pauses = pauses_ms(&log);
         match pauses.iter().max() {
             Some(longest) => Ok(format!("{kills} kills, {} takeovers, longest pause {longest} ms", pauses.len())),
