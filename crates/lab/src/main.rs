@@ -12,12 +12,13 @@
 //! daemon/         a thousand volumes in one process, and unmounts there
 //! cache/          reads and writes of cached pages, and flushing
 //! fuse/           a mounted directory
+//! takeover/       the pause when the process of a mount is killed
 //! gate/           fsync beside other tenants' streams
 //! reclaim/        which pages the cache keeps
 //! object/         volumes in an object store
 //! idle/           ten thousand clean inodes left alone
 //! copy/           a tree of real files, copied and compared
-//! all             all experiments but copy, on one page
+//! all             all experiments but copy and takeover, on one page
 //! ```
 
 mod all;
@@ -41,6 +42,7 @@ mod rig;
 mod scratch;
 mod shrinker;
 mod sys;
+mod takeover;
 mod umount;
 
 use std::process::ExitCode;
@@ -60,6 +62,7 @@ Examples:
   slackwater-lab gate --dir /mnt/disk          fsync beside four streams, on that disk
   slackwater-lab fuse --quick                  a mounted directory beside other file systems
   slackwater-lab object --quick                volumes in an object store beside the store
+  slackwater-lab takeover --quick              the pause when the process of a mount is killed
   slackwater-lab umount --html a.html          unmounts beside tenants that come and go, with plots
   slackwater-lab dontcache --job four-writers  one job of dontcache
 
@@ -86,6 +89,8 @@ enum Experiment {
     Fuse(PageOptions),
     /// Latency of fsync beside four overwriting streams, with and without the device gate
     Gate(gate::Arguments),
+    /// The pause when the process of a kept mount is killed, beside unmounting and mounting again; needs root
+    Takeover(PageOptions),
     /// Wake-ups and CPU time of an engine with ten thousand clean inodes
     Idle(idle::Arguments),
     /// Unmounts beside tenants that come and go, with four forms of the wait, and the kernel's own
@@ -139,6 +144,7 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::BareMounts(arguments) => return daemon::run_bare(arguments).map(|()| true),
         Experiment::Cache(page) => (cache::run(&page.options), page),
         Experiment::Fuse(page) => (fuse::run(&page.options), page),
+        Experiment::Takeover(page) => (takeover::run(&page.options), page),
         Experiment::Umount(page) => (umount::run(&page.options), page),
         Experiment::Isolation(page) => (isolation::run(&page.options), page),
         Experiment::Reclaim(page) => (reclaim::run(&page.options), page),
