@@ -21,6 +21,7 @@ mod kills;
 mod lifecycle;
 mod load;
 mod logs;
+mod many_kills;
 mod memory;
 mod metrics;
 mod mount8;

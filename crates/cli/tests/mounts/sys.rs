@@ -14,6 +14,9 @@ pub(crate) struct Mapped {
     len: usize,
 }
 
+// SAFETY: the pages belong to the mapping alone, and no thread but the owner's stores into them.
+unsafe impl Send for Mapped {}
+
 impl Mapped {
     pub(crate) fn new(file: &File) -> Self {
         Self::try_new(file).unwrap()
