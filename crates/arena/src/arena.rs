@@ -64,6 +64,9 @@ pub struct Arena {
 }
 
 impl Arena {
+    /// Number of the format, which changes when an earlier program could not open the file.
+    pub const FORMAT: u64 = crate::header::VERSION;
+
     /// A new arena, in which only what lacks memory is taken.
     pub(crate) fn assemble_new(mapping: Mapping, file: ArenaFile, filling: Filling) -> Arc<Self> {
         let (cpus, counts, free) = (cpus(), mapping.layout().counts, filling.free());

@@ -14,7 +14,7 @@ pub(crate) const HEADER_BYTES: usize = HEADER_WORDS * 8;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"slackwtr");
 const BYTE_ORDER: u64 = 0x0807_0605_0403_0201;
-const VERSION: u64 = 2;
+pub(crate) const VERSION: u64 = 2;
 const HEADER_KIND: u32 = 0;
 
 /// Field names in file order, as error messages show them.

@@ -12,7 +12,7 @@ use crate::exit::{EXIT_STATUSES, Failure};
 use crate::help_texts::{
     COMPLETIONS_NOTES, DAEMON_NOTES, DOCTOR_NOTES, EVENTS_NOTES, EXAMPLES, FSCK_NOTES, GC_NOTES, LS_NOTES, MAN_NOTES,
     MKFS_NOTES, MOUNT_NOTES, RESTART_NOTES, SET_NOTES, SET_USAGE, STATUS_NOTES, SYNC_NOTES, TENANTS_NOTES, TOP_NOTES,
-    UMOUNT_NOTES,
+    UMOUNT_NOTES, UPGRADE_NOTES,
 };
 use crate::option_values::{
     DIRTY_EXPIRE, DIRTY_RATIO, parse_duration, parse_follow, parse_interval, parse_metrics, parse_tenant_dontcache,
@@ -42,6 +42,11 @@ pub(crate) enum Command {
     Sync(SyncArguments),
     /// Replace the process of a mount with --keep, without an unmount
     Restart(RestartArguments),
+    /// Replace the process of a mount with --keep by one of another version of this program
+    Upgrade(UpgradeArguments),
+    /// Print the versions of the formats that a mount with --keep hands to its next process
+    #[command(hide = true)]
+    Formats,
     /// Serve many volumes in one process, with one cache
     Daemon(DaemonArguments),
     /// List the volumes of a daemon
@@ -192,6 +197,20 @@ pub(crate) struct RestartArguments {
     #[arg(required_unless_present = "all", value_name = "MOUNTPOINT")]
     pub(crate) volumes: Vec<PathBuf>,
     /// Restart all mounts of this user that are kept
+    #[arg(long, conflicts_with = "volumes")]
+    pub(crate) all: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = format!("{UPGRADE_NOTES}\n\n{EXIT_STATUSES}"))]
+pub(crate) struct UpgradeArguments {
+    /// The program to upgrade to [default: the one that runs this command]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) program: Option<PathBuf>,
+    /// Mount points of the volumes
+    #[arg(required_unless_present = "all", value_name = "MOUNTPOINT")]
+    pub(crate) volumes: Vec<PathBuf>,
+    /// Upgrade all mounts of this user that are kept
     #[arg(long, conflicts_with = "volumes")]
     pub(crate) all: bool,
 }

@@ -203,12 +203,29 @@ pub(crate) const RESTART_NOTES: &str = "\
 The process of a mount with --keep exits, and its keeper starts another
 one, which goes on with the same cache, open files and mount point.
 Programs on the mount wait for some milliseconds and see no error. The
-new process has the options of the first one. A program file that was
-replaced on disk is not used: unmount and mount again for that.
+new process has the options of the first one, and is the same program,
+even if its file was replaced on disk: `slackwater upgrade` changes it.
 
 Examples:
   slackwater restart /mnt/data
   slackwater restart --all";
+
+pub(crate) const UPGRADE_NOTES: &str = "\
+After an update of the package, mounts still run the program before, and
+so does the successor of a process that crashes. This command replaces
+the process of a mount with --keep by one of the new program. Programs
+on the mount wait for some milliseconds and see no error.
+
+A program that cannot read the data of the mount in memory is refused,
+and nothing changes. If the new program fails before it serves the
+mount, the program before serves it again, and `status` says why. After
+success, each later process of the mount is the new program. The keeper,
+the small process that starts the others, stays as it is.
+
+Examples:
+  slackwater upgrade /mnt/data
+  slackwater upgrade --all
+  slackwater upgrade --program /opt/slackwater-0.2/slackwater /mnt/data";
 
 pub(crate) const MOUNT_NOTES: &str = "\
 Unmounting: Ctrl-C or SIGTERM writes everything back and unmounts. After

@@ -42,7 +42,7 @@ use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
 use crate::commands::{
-    completions, daemon, doctor, events, ls, man, mount, restart, set, status, sync, tenants, top, umount,
+    completions, daemon, doctor, events, ls, man, mount, restart, set, status, sync, tenants, top, umount, upgrade,
 };
 use crate::exit::Failure;
 use crate::output::terminal::errln;
@@ -71,6 +71,8 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Umount(arguments) => umount::run(arguments)?,
         Command::Sync(arguments) => sync::run(arguments)?,
         Command::Restart(arguments) => restart::run(arguments)?,
+        Command::Upgrade(arguments) => upgrade::run(arguments)?,
+        Command::Formats => upgrade::formats()?,
         Command::Daemon(arguments) => return daemon::run(arguments),
         Command::Ls(arguments) => ls::run(arguments)?,
         Command::Tenants(arguments) => tenants::run(arguments)?,

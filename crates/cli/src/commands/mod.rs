@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! mount/, daemon/                     serve volumes
-//! umount, sync, restart, status       talk to a mount process, or to a daemon about a volume
+//! umount, sync, status                talk to a mount process, or to a daemon about a volume
+//! restart, upgrade                    replace the process of a mount with --keep
 //! ls, tenants, set, events            talk to a daemon
 //! top/, doctor/, man, completions     other commands
 //!
@@ -28,3 +29,4 @@ mod target;
 pub(crate) mod tenants;
 pub(crate) mod top;
 pub(crate) mod umount;
+pub(crate) mod upgrade;

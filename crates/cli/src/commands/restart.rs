@@ -1,5 +1,6 @@
 //! `slackwater restart`.
 
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use crate::arguments::{DaemonSocket, RestartArguments};
 use crate::commands::long_requests::{died, each, targets};
 use crate::commands::target::Target;
 use crate::control::client::{ANSWER_WITHIN, ask, is_cut_off};
-use crate::control::protocol::{Phase, Reply, Request, Status};
+use crate::control::protocol::{FailedUpgrade, NextProgram, Phase, Reply, Request, Status};
 use crate::exit::{Failure, Reason};
 use crate::output::terminal::outln;
 
@@ -19,19 +20,39 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// Replaces the processes of kept mounts; returns when the new ones serve.
 pub(crate) fn run(arguments: &RestartArguments) -> Result<(), Failure> {
-    let mut targets = targets(&arguments.volumes, arguments.all, &DaemonSocket { socket: None })?;
-    let is_kept = |target: &Target| target.found.as_ref().is_some_and(|found| found.entry.keeper.is_some());
-    targets.retain(|target| !arguments.all || is_kept(target));
-    each(&targets, |target, _| restart(target))
+    each(&kept(&arguments.volumes, arguments.all)?, |target, _| {
+        let Replaced { before, after, pause_ms, .. } = replace(target, None)?;
+        let name = target.name.printable();
+        outln!("Restarted {name}: pid {after} instead of {before}; programs waited for {pause_ms} ms.");
+        Ok(())
+    })
 }
 
-fn restart(target: &Target) -> Result<(), Failure> {
+/// The mounts with these names, or all that are kept.
+pub(super) fn kept(volumes: &[PathBuf], all: bool) -> Result<Vec<Target>, Failure> {
+    let mut targets = targets(volumes, all, &DaemonSocket { socket: None })?;
+    let is_kept = |target: &Target| target.found.as_ref().is_some_and(|found| found.entry.keeper.is_some());
+    targets.retain(|target| !all || is_kept(target));
+    Ok(targets)
+}
+
+/// A mount that another process has taken over.
+pub(super) struct Replaced {
+    pub(super) before: u32,
+    pub(super) after: u32,
+    pub(super) pause_ms: u64,
+    /// Why the new process runs the program before.
+    pub(super) failed_upgrade: Option<FailedUpgrade>,
+}
+
+/// Replaces the process of a mount, by one of the program `next` if there is one.
+pub(super) fn replace(target: &Target, next: Option<&NextProgram>) -> Result<Replaced, Failure> {
     if !target.is_alive() {
         return Err(died(target));
     }
     let silent = || Failure::failed(format!("the process of {} does not answer", target.name.printable()));
     let before = status(target).ok_or_else(silent)?.pid;
-    match ask(&target.socket, &target.volume, &Request::Restart, ANSWER_WITHIN) {
+    match ask(&target.socket, &target.volume, &Request::Restart { next: next.cloned() }, ANSWER_WITHIN) {
         Ok(reply) => reply.done()?,
         // It may end before it has answered.
         Err(error) if is_cut_off(&error) => {}
@@ -42,11 +63,11 @@ fn restart(target: &Target) -> Result<(), Failure> {
         if !target.is_alive() {
             return Err(died(target));
         }
-        if let Some(status) = status(target).filter(|status| status.pid != before && status.phase != Phase::Starting) {
-            let pause = status.kept.and_then(|kept| kept.last_pause_ms).unwrap_or_default();
-            let (name, after) = (target.name.printable(), status.pid);
-            outln!("Restarted {name}: pid {after} instead of {before}; programs waited for {pause} ms.");
-            return Ok(());
+        let taken_over = status(target).filter(|status| status.pid != before && status.phase != Phase::Starting);
+        if let Some((after, kept)) = taken_over.and_then(|status| Some((status.pid, status.kept?)))
+            && let Some(pause_ms) = kept.last_pause_ms
+        {
+            return Ok(Replaced { before, after, pause_ms, failed_upgrade: kept.failed_upgrade });
         }
         thread::sleep(LOOK);
     }

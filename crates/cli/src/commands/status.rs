@@ -10,7 +10,7 @@ use crate::arguments::StatusArguments;
 use crate::commands::survey::Survey;
 use crate::commands::target::Target;
 use crate::control::client::ANSWER_WITHIN;
-use crate::control::protocol::{KeptStatus, ObjectRole, ObjectStatus, Phase, Status};
+use crate::control::protocol::{FailedUpgrade, KeptStatus, ObjectRole, ObjectStatus, Phase, Status};
 use crate::exit::Failure;
 use crate::output::shell;
 use crate::output::terminal::errln;
@@ -126,7 +126,7 @@ fn describe(status: &Status) -> String {
 }
 
 fn describe_kept(kept: &KeptStatus) -> String {
-    let KeptStatus { keeper, is_kept, takeovers, last_pause_ms, serving_ms } = kept;
+    let KeptStatus { keeper, is_kept, takeovers, last_pause_ms, serving_ms, failed_upgrade } = kept;
     let past = match last_pause_ms {
         None => "this is its first process".to_owned(),
         Some(ms) => format!(
@@ -135,13 +135,17 @@ fn describe_kept(kept: &KeptStatus) -> String {
             tenants::time(*ms)
         ),
     };
-    match is_kept {
+    let mut text = match is_kept {
         true => format!("  kept by pid {keeper}: {past}\n"),
         false => format!(
             "  NOT KEPT ANY MORE: a crash of this process would end the mount (pid {keeper}, which kept it, is gone); \
              {past}\n"
         ),
+    };
+    if let Some(FailedUpgrade { program, error }) = failed_upgrade {
+        text += &format!("  the last upgrade to {} failed: {}\n", program.printable(), error.printable());
     }
+    text
 }
 
 fn describe_object(object: &ObjectStatus, mountpoint: &Path) -> String {
@@ -212,6 +216,9 @@ mod tests {
         let kept = KeptStatus { takeovers: 2, last_pause_ms: Some(17), serving_ms: 3000, ..kept };
         let lines = "  kept by pid 7: taken over 2 times, the last time 3s ago with a pause of 17ms\n";
         assert!(of(&kept).contains(lines), "{}", of(&kept));
+        let failed_upgrade = Some(FailedUpgrade { program: "/next".into(), error: "it died".into() });
+        let failed = of(&KeptStatus { failed_upgrade, ..kept.clone() });
+        assert!(failed.contains("  the last upgrade to /next failed: it died\n"), "{failed}");
         let lost = of(&KeptStatus { is_kept: false, ..kept });
         assert!(lost.contains("NOT KEPT ANY MORE"), "{lost}");
         let object = |object| describe(&Status { object: Some(object), ..Status::sample() });

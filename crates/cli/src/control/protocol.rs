@@ -11,10 +11,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
+use crate::keeper::formats::Formats;
 
 pub(crate) use super::status::{
-    Dontcache, KeptStatus, MemoryPressure, ObjectRole, ObjectStatus, Phase, Reads, Shrinker, Status, Switches, Tenant,
-    TenantState, Writers,
+    Dontcache, FailedUpgrade, KeptStatus, MemoryPressure, ObjectRole, ObjectStatus, Phase, Reads, Shrinker, Status,
+    Switches, Tenant, TenantState, Writers,
 };
 
 /// Incremented when a message changes its meaning; both sides refuse any other version.
@@ -113,8 +114,11 @@ pub(crate) enum Request {
     Attach { mountpoint: PathBuf, options: BTreeMap<String, String> },
     /// Detach the volume from its mount point at once; it ends when no program uses it any more.
     Detach,
-    /// Let another process take the mount over, if it is kept. Answered at once.
-    Restart,
+    /// Let another process take the mount over, if it is kept; of another program, if there is one. Answered at once.
+    Restart {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next: Option<NextProgram>,
+    },
     /// Change a setting of the volume.
     Set { key: String, value: String },
     /// To a daemon: mount a volume.
@@ -139,7 +143,7 @@ impl Request {
             | Self::Umount { .. }
             | Self::Attach { .. }
             | Self::Detach
-            | Self::Restart
+            | Self::Restart { .. }
             | Self::Set { .. }
             | Self::Mount(_)
             | Self::SetTenant { .. } => false,
@@ -191,6 +195,14 @@ impl std::fmt::Display for Transport {
             Self::Dev => "dev",
         })
     }
+}
+
+/// The program of the next process of a mount.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct NextProgram {
+    /// Absolute and without symbolic links, in the mount namespace of the peer.
+    pub(crate) path: PathBuf,
+    pub(crate) formats: Formats,
 }
 
 /// Options that may differ between volumes.

@@ -183,6 +183,16 @@ pub(crate) struct KeptStatus {
     pub(crate) last_pause_ms: Option<u64>,
     /// How long the present process has served it.
     pub(crate) serving_ms: u64,
+    /// The last upgrade, if it failed. The program before serves the mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failed_upgrade: Option<FailedUpgrade>,
+}
+
+/// An upgrade to a program that did not take the mount over.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FailedUpgrade {
+    pub(crate) program: PathBuf,
+    pub(crate) error: String,
 }
 
 /// The status of a mount.

@@ -1,7 +1,7 @@
 //! The server's side: what it hands to its keeper, and what it gets from it at the start.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,13 +11,15 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::stdio::dup2_stdin;
+use rustix::thread::set_name;
 use rustix::time::{ClockId, clock_gettime};
 use slackwater_fuse::Keeper;
 
-use crate::control::protocol::KeptStatus;
+use crate::control::protocol::{FailedUpgrade, KeptStatus};
 use crate::exit::Failure;
 use crate::keeper::estate::Parts;
 use crate::keeper::link::Link;
+use crate::keeper::programs::Program;
 use crate::keeper::protocol::{PROTOCOL_VERSION, Place, Predecessor, ToKeeper, ToServer};
 use crate::registry::Entry;
 
@@ -34,6 +36,8 @@ pub(crate) struct KeeperClient {
     /// Set when the server serves.
     service: Mutex<Option<Service>>,
     serves: Condvar,
+    /// The last upgrade, if it failed.
+    failed_upgrade: Option<FailedUpgrade>,
 }
 
 /// How long a question about the takeover waits for its end: a program whose call has returned may ask at once.
@@ -72,6 +76,8 @@ impl KeeperClient {
         let failed = |error: io::Error| Failure::failed(format!("cannot communicate with the keeper: {error}"));
         let gone = || io::Error::from(io::ErrorKind::UnexpectedEof);
         set_parent_process_death_signal(Some(Signal::TERM)).map_err(|errno| failed(errno.into()))?;
+        // It was started through a descriptor, whose number is its name otherwise.
+        let _ = set_name(c"slackwater");
         let socket = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
         let link = Link::of(socket).map_err(failed)?;
         let nothing = std::fs::File::open("/dev/null").map_err(failed)?;
@@ -97,6 +103,7 @@ impl KeeperClient {
                 Some(Inheritance { predecessor: *predecessor, parts, files })
             }
         };
+        let failed_upgrade = inheritance.as_ref().and_then(|left| left.predecessor.failed_upgrade.clone());
         let client = Self {
             pid,
             link: Mutex::new(link),
@@ -104,6 +111,7 @@ impl KeeperClient {
             is_successor: inheritance.is_some(),
             service: Mutex::new(None),
             serves: Condvar::new(),
+            failed_upgrade,
         };
         Ok((Arc::new(client), inheritance))
     }
@@ -148,9 +156,11 @@ impl KeeperClient {
         self.tell(&ToKeeper::Places { places });
     }
 
-    /// Says that this process exits for a successor, and when it stopped answering.
-    pub(crate) fn hand_over(&self, stopped_ns: u64) {
-        self.tell(&ToKeeper::HandOver { stopped_ns });
+    /// Says that this process exits for a successor, when it stopped answering, and the program of the successor if that
+    /// is another one.
+    pub(crate) fn hand_over(&self, stopped_ns: u64, program: Option<&Program>) {
+        let message = ToKeeper::HandOver { stopped_ns, program: program.map(|program| program.path().to_owned()) };
+        self.tell_with(&message, program.map(AsFd::as_fd).as_slice());
     }
 
     /// Says that the volume has ended. The keeper has dropped everything when this returns, its locks included.
@@ -180,6 +190,7 @@ impl KeeperClient {
         KeptStatus {
             keeper: self.pid,
             is_kept: self.is_there(),
+            failed_upgrade: self.failed_upgrade.clone(),
             takeovers: service.as_ref().map_or(0, |service| service.takeovers),
             last_pause_ms: service.as_ref().and_then(|service| service.last_pause_ms),
             serving_ms: service
@@ -193,7 +204,7 @@ impl KeeperClient {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, message: &ToKeeper, with: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
+    fn ask(&self, message: &ToKeeper, with: &[BorrowedFd<'_>]) -> io::Result<()> {
         let link = self.link();
         if !self.is_there() {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -210,9 +221,13 @@ impl KeeperClient {
     }
 
     fn tell(&self, message: &ToKeeper) {
+        self.tell_with(message, &[]);
+    }
+
+    fn tell_with(&self, message: &ToKeeper, with: &[BorrowedFd<'_>]) {
         let link = self.link();
         if self.is_there()
-            && let Err(error) = link.send(message, &[])
+            && let Err(error) = link.send(message, with)
         {
             drop(link);
             self.lost(error);

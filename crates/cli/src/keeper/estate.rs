@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::control::protocol::FailedUpgrade;
 use crate::keeper::link::Link;
 use crate::keeper::protocol::{PROTOCOL_VERSION, Part, Place, Predecessor, ToServer};
 use crate::registry::Entry;
@@ -98,7 +99,7 @@ impl Estate {
     ///
     /// # Errors
     /// It is gone, or does not read.
-    pub(super) fn send(&self, link: &Link) -> io::Result<()> {
+    pub(super) fn send(&self, link: &Link, failed_upgrade: Option<&FailedUpgrade>) -> io::Result<()> {
         let start =
             |predecessor| ToServer::Start { version: PROTOCOL_VERSION, keeper: std::process::id(), predecessor };
         let Some(Held { entry, parts }) = &self.held else { return link.send(&start(None), &[]) };
@@ -113,6 +114,7 @@ impl Estate {
             takeovers: self.takeovers,
             stopped_ns: self.stopped_ns.unwrap_or_default(),
             has_handed_over: self.has_handed_over,
+            failed_upgrade: failed_upgrade.cloned(),
         };
         link.send(&start(Some(Box::new(predecessor))), &descriptors)?;
         numbers.chunks(NUMBERS_MAX).try_for_each(|some| link.send(&ToServer::Files { numbers: some.to_vec() }, &[]))

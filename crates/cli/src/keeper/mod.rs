@@ -6,6 +6,9 @@
 //!
 //! ```text
 //! process    the keeper: starts servers, forwards signals, decides what the end of a server means
+//! programs   the program of the next server
+//! pace       the delay before a successor, if servers crash again and again
+//! formats    what another program must be able to read before it can be the next server
 //! remains    the threads of a dead server, and when a successor may start
 //! estate     everything that the keeper holds
 //! client     the server's side
@@ -19,12 +22,18 @@
 //!     two servers, and a successor never has to.
 //! K3. A server goes on without its keeper. Only a crash would end the mount then.
 //! K4. When a call that hands a descriptor to the keeper has returned, a successor will get that descriptor.
+//! K5. A server is started from a file that the keeper has open, never from a path. Only `slackwater upgrade` changes that
+//!     file, and a program that did not take the mount over is never started twice.
 
 pub(crate) mod client;
 mod estate;
+pub(crate) mod formats;
 mod link;
+mod pace;
 pub(crate) mod process;
+mod programs;
 pub(crate) mod protocol;
 mod remains;
 
 pub(crate) use estate::Parts;
+pub(crate) use programs::Program;

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ use crate::exit::{Failure, Reason};
 use crate::keeper::client::monotonic_ns;
 use crate::keeper::estate::{Estate, Held, Parts};
 use crate::keeper::link::Link;
+use crate::keeper::pace::Pace;
+use crate::keeper::programs::{Program, Programs};
 use crate::keeper::protocol::{PROTOCOL_VERSION, Part, ToKeeper, ToServer};
 use crate::keeper::remains;
 use crate::os::killed_process::{abort_connections_of, end_connection_at};
@@ -34,6 +36,8 @@ use crate::volume::endpoints;
 const FAILURES_MAX: u32 = 10;
 /// Between two of them.
 const PAUSE: Duration = Duration::from_millis(100);
+/// A program to which the mount is upgraded has to say hello within this time.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// How often the threads of a dead server are looked at.
 const LOOK: Duration = Duration::from_millis(1);
 /// After this time a message says that they hold a takeover up.
@@ -44,6 +48,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 const STAYS_AFTER: u32 = 5;
 /// The exit status of a program in Rust whose main thread has panicked.
 const PANICKED: i32 = 101;
+/// The number of SIGKILL.
+const KILL: i32 = libc::SIGKILL;
 /// Only the death of one thread, which is not the first: the others may wait for the successor, and the end of the first
 /// is reported after theirs. Kernel: `PIDFD_THREAD`, from Linux 6.9 on.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
@@ -54,6 +60,8 @@ enum End {
     Exited(i32),
     /// By a signal or a panic; the text is for people.
     Died(String),
+    /// By SIGKILL, which comes from outside.
+    Killed(String),
 }
 
 /// A running server.
@@ -65,13 +73,15 @@ struct Server {
     end: OwnedFd,
     /// It takes signals.
     is_ready: bool,
-    /// It has completed the mount.
-    holds: bool,
+    /// When it completed the mount.
+    holds_since: Option<Instant>,
 }
 
 /// The keeper.
 struct Keeper {
     arguments: Vec<OsString>,
+    programs: Programs,
+    pace: Pace,
     signals: Signals,
     signal_fd: OwnedFd,
     estate: Estate,
@@ -123,6 +133,8 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
                 false => &["--kept"],
             },
         ),
+        programs: Programs::of_this_process().map_err(failed)?,
+        pace: Pace::default(),
         signals,
         signal_fd,
         estate: Estate::default(),
@@ -149,62 +161,77 @@ fn raise_limit() {
 impl Keeper {
     fn run(mut self) -> Result<ExitCode, Failure> {
         loop {
+            let mut life = None;
             let end = match self.start() {
                 Ok(mut server) => {
                     self.attend(&mut server);
+                    life = server.holds_since.map(|since| since.elapsed());
                     let end = self.end_of(&mut server);
-                    if let (End::Died(_), None) = (&end, &self.estate.held) {
+                    if let (End::Died(_) | End::Killed(_), None) = (&end, &self.estate.held) {
                         self.clear_away(server.child.id());
                     }
-                    self.failures += u32::from(!server.holds);
                     self.remains.push(server.child);
                     end
                 }
                 Err(error) if self.estate.held.is_none() => {
                     return Err(Failure::failed(format!("cannot start the mount process: {error}")));
                 }
-                Err(error) => {
-                    self.failures += 1;
-                    End::Died(format!("cannot be started: {error}"))
-                }
+                Err(error) => End::Died(format!("cannot be started: {error}")),
             };
-            let has_completed = self.failures == 0;
+            let has_completed = life.is_some();
+            let is_killed = matches!(end, End::Killed(_));
             let why = match end {
                 End::Exited(status) if self.is_done || self.estate.held.is_none() => return Ok(exit_code(status)),
-                End::Exited(_) if has_completed && self.estate.has_handed_over => continue,
+                End::Exited(_) if has_completed && self.estate.has_handed_over => {
+                    self.pace.reset();
+                    continue;
+                }
                 End::Exited(status) if has_completed => return Ok(exit_code(status)),
                 End::Exited(status) => format!("has failed with status {status}"),
-                End::Died(why) if self.is_done || self.estate.held.is_none() => {
+                End::Died(why) | End::Killed(why) if self.is_done || self.estate.held.is_none() => {
                     return Err(Failure::failed(format!("the mount process {why}")));
                 }
-                End::Died(why) => why,
+                End::Died(why) | End::Killed(why) => why,
             };
             if !self.estate.is_connected() {
                 return Err(self.give_up(&format!("the mount process {why} after the unmount")));
             }
-            if self.failures >= FAILURES_MAX {
-                return Err(
-                    self.give_up(&format!("{FAILURES_MAX} mount processes in a row failed; the last one {why}"))
-                );
+            if let Some(life) = life {
+                errln!("The mount process {why}: another one takes over.");
+                let delay = self.pace.delay_after(life, is_killed);
+                self.pause(delay);
+            } else if let Some(message) = self.programs.note_failure(&why) {
+                errln!("{message}");
+            } else {
+                self.failures += 1;
+                if self.failures >= FAILURES_MAX {
+                    let text = format!("{FAILURES_MAX} mount processes in a row failed; the last one {why}");
+                    return Err(self.give_up(&text));
+                }
+                errln!("The mount process {why}: another one takes over.");
+                self.pause(PAUSE);
             }
-            errln!("The mount process {why}: another one takes over.");
-            if !has_completed {
-                thread::sleep(PAUSE);
-            }
+        }
+    }
+
+    /// Waits before the next server starts; a signal for it ends the wait.
+    fn pause(&self, delay: Duration) {
+        if delay > Duration::ZERO {
+            // After an error the next server starts early.
+            let _ = poll(&mut [PollFd::new(&self.signal_fd, PollFlags::IN)], Some(&timespec(delay)));
         }
     }
 
     /// Starts a server.
     fn start(&mut self) -> io::Result<Server> {
         let (link, other) = Link::pair()?;
-        let program = background::own_program();
-        let mut command = Command::new(program);
+        let mut command = self.programs.command();
         // Ctrl-C reaches the keeper alone, which passes it on.
-        command.arg0("slackwater").args(&self.arguments).stdin(Stdio::from(other)).process_group(0);
+        command.args(&self.arguments).stdin(Stdio::from(other)).process_group(0);
         let mut child = command.spawn()?;
         let watch = || pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         match watch() {
-            Ok(end) => Ok(Server { child, link: Some(link), end, is_ready: false, holds: false }),
+            Ok(end) => Ok(Server { child, link: Some(link), end, is_ready: false, holds_since: None }),
             Err(errno) => {
                 let _ = child.kill();
                 self.remains.push(child);
@@ -215,7 +242,14 @@ impl Keeper {
 
     /// Serves the server until its end.
     fn attend(&mut self, server: &mut Server) {
+        let mut hello_by = self.programs.is_upgrading().then(|| Instant::now() + HELLO_WITHIN);
         loop {
+            hello_by = hello_by.filter(|_| !server.is_ready);
+            if hello_by.take_if(|by| *by <= Instant::now()).is_some() {
+                // It fails only when the server has ended.
+                let _ = server.child.kill();
+            }
+            let left = hello_by.map(|by| timespec(by.saturating_duration_since(Instant::now())));
             let (signal, message, end) = {
                 let nothing = &self.signal_fd;
                 let link = server.link.as_ref().map_or(nothing.as_fd(), AsFd::as_fd);
@@ -224,7 +258,7 @@ impl Keeper {
                     PollFd::from_borrowed_fd(link, PollFlags::IN),
                     PollFd::new(&server.end, PollFlags::IN),
                 ];
-                match poll(&mut events, None) {
+                match poll(&mut events, left.as_ref()) {
                     Ok(_) | Err(Errno::INTR) => {}
                     // Only a lack of memory.
                     Err(_) => thread::sleep(PAUSE),
@@ -285,7 +319,7 @@ impl Keeper {
             ToKeeper::Hello { version: PROTOCOL_VERSION, thread } => {
                 let thread = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
                 server.end = pidfd_open(thread, PIDFD_THREAD)?;
-                self.estate.send(link)?;
+                self.estate.send(link, self.programs.failed())?;
                 server.is_ready = true;
                 let pending = std::mem::take(&mut self.pending);
                 for signal in self.ending.into_iter().chain(pending) {
@@ -296,7 +330,8 @@ impl Keeper {
             ToKeeper::Hello { .. } => Err(io::ErrorKind::Unsupported.into()),
             ToKeeper::Hold { entry, parts } => {
                 self.estate.hold(Held { entry: *entry, parts: Parts::of(&parts, descriptors)? });
-                (server.holds, self.failures) = (true, 0);
+                (server.holds_since, self.failures) = (Some(Instant::now()), 0);
+                self.programs.note_success();
                 self.depart();
                 link.send(&kept, &[])
             }
@@ -317,8 +352,11 @@ impl Keeper {
                 self.estate.places = places;
                 Ok(())
             }
-            ToKeeper::HandOver { stopped_ns } => {
+            ToKeeper::HandOver { stopped_ns, program } => {
                 (self.estate.has_handed_over, self.estate.stopped_ns) = (true, Some(stopped_ns));
+                if let Some((path, file)) = program.zip(descriptors.pop()) {
+                    self.programs.begin_upgrade(Program::of(path, file));
+                }
                 Ok(())
             }
             ToKeeper::Done => {
@@ -401,6 +439,7 @@ impl End {
         match (status.code(), status.signal()) {
             (Some(PANICKED), _) => Self::Died(format!("(pid {pid}) panicked")),
             (Some(code), _) => Self::Exited(code),
+            (None, Some(KILL)) => Self::Killed(format!("(pid {pid}) was killed by signal {KILL}")),
             (None, signal) => Self::Died(format!("(pid {pid}) was killed by signal {}", signal.unwrap_or_default())),
         }
     }
@@ -410,6 +449,10 @@ fn has_message(link: &Link) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut link = [PollFd::new(link, PollFlags::IN)];
     poll(&mut link, Some(&now)).is_ok() && link[0].revents().contains(PollFlags::IN)
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }
 
 fn exit_code(status: i32) -> ExitCode {

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::control::protocol::FailedUpgrade;
 use crate::registry::Entry;
 
 /// Incremented when a message changes its meaning.
@@ -73,9 +74,11 @@ pub(super) enum ToKeeper {
     },
     /// The volume has ended: nothing has to be kept any more. Answered.
     Done,
-    /// It exits for a successor, and has stopped answering at this time of the monotonic clock.
+    /// It exits for a successor, and has stopped answering at this time of the monotonic clock. With the descriptor of
+    /// the successor's program, if that is another one.
     HandOver {
         stopped_ns: u64,
+        program: Option<PathBuf>,
     },
 }
 
@@ -107,4 +110,6 @@ pub(crate) struct Predecessor {
     pub(crate) stopped_ns: u64,
     /// It exited for a successor.
     pub(crate) has_handed_over: bool,
+    /// The last upgrade, if it failed.
+    pub(super) failed_upgrade: Option<FailedUpgrade>,
 }

@@ -205,7 +205,7 @@ pub(super) fn hand_over(session: &Session, front_end: &FrontEnd) -> ! {
     let stopped_ns = crate::keeper::client::monotonic_ns();
     front_end.hand_over();
     if let Some(keeper) = session.keeper() {
-        keeper.hand_over(stopped_ns);
+        keeper.hand_over(stopped_ns, session.next_program().as_deref());
     }
     exit(0)
 }

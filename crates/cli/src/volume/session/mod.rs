@@ -9,6 +9,7 @@
 //!     process ends and the next one writes it back; a daemon continues to flush.
 
 mod places;
+mod restart;
 mod umount;
 
 use std::collections::BTreeMap;
@@ -18,13 +19,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use slackwater::{Engine, SuperBlock};
-use slackwater_fuse::Printable as _;
 
 use crate::control::protocol::{
     Dontcache, Listed, ObjectRole, ObjectStatus, Phase, Reads, Reply, Request, Status, Switches, VolumeRef, Writers,
 };
 use crate::control::server::Respond;
 use crate::exit::{Failure, Reason};
+use crate::keeper::Program;
 use crate::keeper::client::KeeperClient;
 use crate::metrics::{Snapshot, Unmounts};
 use crate::os::mount_table::MountTable;
@@ -66,6 +67,8 @@ struct State {
     keeper: Option<Arc<KeeperClient>>,
     /// Another process is to take the mount over.
     is_restarting: bool,
+    /// Its program, if that is another one.
+    next_program: Option<Arc<Program>>,
     /// The options of the mount, each with its value.
     options: BTreeMap<String, String>,
     unmounting: u32,
@@ -337,36 +340,6 @@ impl Session {
         }
     }
 
-    /// Lets another process take the mount over; [`wait_restarting`](Self::wait_restarting) returns then.
-    fn restart(&self, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
-        let mountpoint = self.entry.mountpoint.printable();
-        if !self.keeper().is_some_and(|keeper| keeper.is_there()) {
-            return Err(Failure::usage(format!("{mountpoint} is not kept: it would end with its process"))
-                .advise("only a mount with --keep can be restarted"));
-        }
-        let front_end = self.front_end(None, tick)?;
-        let mut state = self.state();
-        if state.unmounting > 0 || front_end.is_unmounted() {
-            return Err(Failure::busy(format!("{mountpoint} is being unmounted")));
-        }
-        state.is_restarting = true;
-        self.changed.notify_all();
-        Ok(())
-    }
-
-    /// Whether another process is to take the mount over.
-    pub(crate) fn is_restarting(&self) -> bool {
-        self.state().is_restarting
-    }
-
-    /// Waits until another process is to take the mount over.
-    ///
-    /// # Blocking
-    /// Usually forever.
-    pub(crate) fn wait_restarting(&self) {
-        drop(self.changed.wait_while(self.state(), |state| !state.is_restarting));
-    }
-
     /// Waits for the mount, which may first have to write back what an earlier one left.
     fn front_end(&self, deadline: Option<Instant>, tick: &mut dyn FnMut(u64, u64)) -> Result<Arc<FrontEnd>, Failure> {
         let front_end = self.wait_for(deadline, tick, |state| match &state.front_end {
@@ -439,7 +412,7 @@ impl Session {
                 self.umount_at(volume, request, park, &mut tick)?;
                 Ok(Reply::Done)
             }
-            Request::Restart => self.restart(&mut tick).map(|()| Reply::Done),
+            Request::Restart { next } => self.restart(volume.peer, next, &mut tick).map(|()| Reply::Done),
             Request::Attach { mountpoint, options } => {
                 self.attach(volume.peer, mountpoint, &options, &mut tick).map(|()| Reply::Done)
             }

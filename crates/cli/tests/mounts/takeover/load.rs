@@ -144,20 +144,53 @@ fn remover(dir: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
     }
 }
 
+/// Programs of every kind on a mount.
+pub(super) struct Load {
+    stop: Arc<AtomicBool>,
+    programs: [Program; 5],
+    fixed: Vec<u8>,
+}
+
+impl Load {
+    #[track_caller]
+    pub(super) fn start(kept: &Kept) -> Self {
+        let at = |name: &str| kept.mountpoint.join(name);
+        let fixed = bytes(1, 300_000);
+        fs::write(at("fixed"), &fixed).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let programs = [
+            Program::start("overwriter", &stop, overwriter(at("overwritten"))),
+            Program::start("appender", &stop, appender(at("appended"))),
+            Program::start("reader", &stop, reader(at("fixed"), fixed.clone())),
+            Program::start("namer", &stop, namer(kept.mountpoint.clone())),
+            Program::start("remover", &stop, remover(kept.mountpoint.clone())),
+        ];
+        Self { stop, programs, fixed }
+    }
+
+    /// Fails if one of them has failed so far.
+    #[track_caller]
+    pub(super) fn check(&self, kept: &Kept) {
+        self.programs.iter().for_each(|program| program.check(kept));
+    }
+
+    /// Stops them, unmounts, and compares the source with what they have done.
+    #[track_caller]
+    pub(super) fn finish(self, mut kept: Kept) {
+        self.stop.store(true, Ordering::Release);
+        let [overwritten, appended, read, named, removed] = self.programs.map(Program::finish);
+        println!("{overwritten} {appended} {read} {named} {removed}");
+        assert!([overwritten, appended, read, named, removed].iter().all(|times| *times > 0), "a program did nothing");
+        kept.umount().expect(0, &["everything is written back"]);
+        check(&kept.source, overwritten, appended, named);
+        assert!(fs::read(kept.source.join("fixed")).unwrap() == self.fixed);
+    }
+}
+
 #[test]
 fn programs_notice_nothing_when_their_server_is_killed() {
-    let mut kept = Kept::new(&["--dirty-expire", "100ms", "--cache", "32MiB"]);
-    let at = |name: &str| kept.mountpoint.join(name);
-    let fixed = bytes(1, 300_000);
-    fs::write(at("fixed"), &fixed).unwrap();
-    let stop = Arc::new(AtomicBool::new(false));
-    let programs = [
-        Program::start("overwriter", &stop, overwriter(at("overwritten"))),
-        Program::start("appender", &stop, appender(at("appended"))),
-        Program::start("reader", &stop, reader(at("fixed"), fixed.clone())),
-        Program::start("namer", &stop, namer(kept.mountpoint.clone())),
-        Program::start("remover", &stop, remover(kept.mountpoint.clone())),
-    ];
+    let kept = Kept::new(&["--dirty-expire", "100ms", "--cache", "32MiB"]);
+    let load = Load::start(&kept);
     let kills = runs(RUNS_VARIABLE, RUNS);
     let seed = bytes(u64::from(std::process::id()), kills as usize * 8);
     for (nth, life) in seed.chunks(8).enumerate() {
@@ -168,18 +201,11 @@ fn programs_notice_nothing_when_their_server_is_killed() {
         } else {
             kept.replace_server();
         }
-        programs.iter().for_each(|program| program.check(&kept));
+        load.check(&kept);
     }
     thread::sleep(Duration::from_millis(LIFE_MS));
-    stop.store(true, Ordering::Release);
-    let [overwritten, appended, read, named, removed] = programs.map(Program::finish);
-    println!("{kills} kills: {overwritten} {appended} {read} {named} {removed}");
-    assert!([overwritten, appended, read, named, removed].iter().all(|times| *times > 0), "a program did nothing");
     assert!(kept.takeovers() > 0);
-    kept.umount().expect(0, &["everything is written back"]);
-
-    check(&kept.source, overwritten, appended, named);
-    assert!(fs::read(kept.source.join("fixed")).unwrap() == fixed);
+    load.finish(kept);
 }
 
 /// Compares the source with what the programs have done.

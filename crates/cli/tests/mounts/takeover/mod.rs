@@ -7,3 +7,4 @@ mod kept;
 mod load;
 mod refusals;
 mod requests;
+mod upgrade;
