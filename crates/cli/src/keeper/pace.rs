@@ -18,19 +18,16 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// A server has crashed after `life`, or was killed from outside: by a person, or for lack of memory. Returns the time to
-    /// wait before its successor starts.
-    pub(super) fn delay_after(&mut self, life: Duration, is_killed: bool) -> Duration {
+    /// A server has crashed after `life`. Returns the time to wait before its successor starts.
+    pub(super) fn delay_after(&mut self, life: Duration) -> Duration {
         self.short_lives = if life < SHORT_LIFE { self.short_lives.saturating_add(1) } else { 0 };
         match self.short_lives.checked_sub(FREE + 1) {
             None => Duration::ZERO,
-            // A kill says nothing about the next server.
-            Some(_) if is_killed => FIRST,
             Some(doublings) => FIRST.saturating_mul(1 << doublings.min(10)).min(LONGEST),
         }
     }
 
-    /// A server has exited for a successor.
+    /// A server has exited for a successor, or was killed from outside. Neither says anything about the next one.
     pub(super) fn reset(&mut self) {
         self.short_lives = 0;
     }
@@ -45,20 +42,14 @@ mod tests {
     #[test]
     fn the_delay_begins_at_the_fifth_short_life_and_doubles_up_to_5_s() {
         let mut pace = Pace::default();
-        let delays: Vec<_> = (0..12).map(|_| pace.delay_after(SHORT, false).as_millis()).collect();
+        let delays: Vec<_> = (0..12).map(|_| pace.delay_after(SHORT).as_millis()).collect();
         assert_eq!(delays, [0, 0, 0, 0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         pace.short_lives = u32::MAX;
-        assert_eq!(pace.delay_after(SHORT, false), LONGEST);
-        assert_eq!(pace.delay_after(SHORT_LIFE, false), Duration::ZERO);
-        assert_eq!(pace.delay_after(SHORT, false), Duration::ZERO, "they are counted from the start");
-    }
-
-    #[test]
-    fn kills_delay_little() {
-        let mut pace = Pace::default();
-        let delays: Vec<_> = (0..7).map(|_| pace.delay_after(SHORT, true).as_millis()).collect();
-        assert_eq!(delays, [0, 0, 0, 0, 100, 100, 100]);
+        assert_eq!(pace.delay_after(SHORT), LONGEST);
+        assert_eq!(pace.delay_after(SHORT_LIFE), Duration::ZERO);
+        assert_eq!(pace.delay_after(SHORT), Duration::ZERO, "they are counted from the start");
+        pace.short_lives = 20;
         pace.reset();
-        assert_eq!(pace.delay_after(SHORT, true), Duration::ZERO);
+        assert_eq!(pace.delay_after(SHORT), Duration::ZERO);
     }
 }

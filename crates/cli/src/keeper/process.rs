@@ -198,8 +198,13 @@ impl Keeper {
             }
             if let Some(life) = life {
                 errln!("The mount process {why}: another one takes over.");
-                let delay = self.pace.delay_after(life, is_killed);
-                self.pause(delay);
+                match is_killed {
+                    true => self.pace.reset(),
+                    false => {
+                        let delay = self.pace.delay_after(life);
+                        self.pause(delay);
+                    }
+                }
             } else if let Some(message) = self.programs.note_failure(&why) {
                 errln!("{message}");
             } else {

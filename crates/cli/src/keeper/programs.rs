@@ -30,9 +30,9 @@ impl Program {
     /// It cannot be opened, or is no regular file.
     pub(crate) fn open(at: &Path, path: PathBuf) -> io::Result<Self> {
         let file = open(at, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        match FileType::from_raw_mode(fstat(&file)?.st_mode) {
-            FileType::RegularFile => Ok(Self { path, file }),
-            _ => Err(io::Error::other("it is not a file")),
+        match FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile {
+            true => Ok(Self { path, file }),
+            false => Err(io::Error::other("it is not a file")),
         }
     }
 
