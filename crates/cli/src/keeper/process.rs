@@ -251,6 +251,8 @@ impl Keeper {
         loop {
             hello_by = hello_by.filter(|_| !server.is_ready);
             if hello_by.take_if(|by| *by <= Instant::now()).is_some() {
+                let (pid, within) = (server.child.id(), HELLO_WITHIN.as_secs());
+                errln!("The mount process (pid {pid}) has said nothing to its keeper for {within} s: it is killed.");
                 // It fails only when the server has ended.
                 let _ = server.child.kill();
             }

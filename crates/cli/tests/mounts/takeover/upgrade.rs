@@ -103,6 +103,7 @@ fn the_program_before_goes_on_when_an_upgrade_fails() {
         assert!(failed["error"].as_str().unwrap().contains(why), "{status}");
         kept.run(&["status"]).expect(0, &[&format!("the last upgrade to {path} failed: its process"), why]);
     }
+    assert!(kept.mount.errors().contains("has said nothing to its keeper"), "{}", kept.mount.errors());
     let copy = install(Path::new(OWN), &kept.scratch, "copy");
     upgrade(&kept, &copy).expect(0, &["Upgraded"]);
     assert!(kept.status()["kept"]["failed_upgrade"].is_null(), "a success is the last upgrade");
