@@ -88,7 +88,7 @@ pub(super) struct Ground {
     log: PathBuf,
     mounted: Option<Mounted>,
     kills: Option<Kills>,
-    /// What the kills were, once they have ended.
+    /// The number of kills and their cost, once they have ended.
     killed: Option<String>,
 }
 
@@ -168,7 +168,7 @@ impl Ground {
         self.kills.is_some()
     }
 
-    /// What the kills were, after the end.
+    /// The number of kills and their cost, after the end.
     pub(super) fn killed(&self) -> Option<&str> {
         self.killed.as_deref()
     }

@@ -51,10 +51,10 @@ impl Kills {
         Kills { stop, thread, log: log.to_owned() }
     }
 
-    /// Ends the kills. Says how many there were, and what they cost.
+    /// Ends the kills. Returns their number and the longest pause.
     ///
     /// # Errors
-    /// No process has taken the mount over, or one took data for changed by another program, which there is none of.
+    /// No process has taken the mount over, or one moved data aside as changed by another program.
     pub(super) fn end(self) -> Result<String, String> {
         drop(self.stop);
         let kills = self.thread.join().map_err(|_| "the thread that kills has panicked".to_owned())?;
@@ -82,7 +82,7 @@ fn kill(pid: u32) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// From the message of each takeover: how long nobody answered.
+/// The pause in the message of each takeover.
 fn pauses_ms(log: &str) -> Vec<u64> {
     let takeovers = log.lines().filter(|line| line.contains("has taken the mount over"));
     let pause = |line: &str| {
