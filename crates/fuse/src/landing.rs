@@ -40,10 +40,12 @@ pub(crate) struct LandingPad {
 impl LandingPad {
     /// Memory for messages with `max_write` bytes of payload, reused at the earliest after `ring` bytes. A ring is
     /// faulted in at once. Without one most threads never touch more than two pages, since large writes land in frames.
-    pub(crate) fn new(max_write: usize, ring: usize) -> Result<Self, Errno> {
+    /// `outlives` says that the mount outlives the process: then all of it is faulted in. If a process is killed while a
+    /// page for a request is missing, the kernel fails that request.
+    pub(crate) fn new(max_write: usize, ring: usize, outlives: bool) -> Result<Self, Errno> {
         let page = page_size();
         let max_write = max_write.max(MESSAGE_MIN).next_multiple_of(page);
-        let memory = Memory::new(page + max_write.max(ring.next_multiple_of(page)), ring != 0)?;
+        let memory = Memory::new(page + max_write.max(ring.next_multiple_of(page)), ring != 0 || outlives)?;
         Ok(Self { memory, max_write, payload: page })
     }
 
@@ -177,7 +179,7 @@ mod tests {
     #[test]
     fn payloads_begin_on_pages_and_the_memory_is_reused() {
         let page = page_size();
-        let mut pad = LandingPad::new(64 << 10, 128 << 10).unwrap();
+        let mut pad = LandingPad::new(64 << 10, 128 << 10, false).unwrap();
         let first = pad.message(HEADER + 1).as_ptr() as usize;
         assert_eq!((first + HEADER) % page, 0);
         assert_eq!(pad.buffers()[0].len(), HEADER + (64 << 10));
@@ -191,7 +193,7 @@ mod tests {
 
     #[test]
     fn without_a_ring_every_message_lands_in_the_same_place() {
-        let mut pad = LandingPad::new(1 << 20, 0).unwrap();
+        let mut pad = LandingPad::new(1 << 20, 0, false).unwrap();
         let first = pad.message(0).as_ptr();
         pad.advance(HEADER + 4096);
         assert_eq!(pad.message(0).as_ptr(), first);

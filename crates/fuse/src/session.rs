@@ -301,7 +301,7 @@ fn handshake(
     pool: &Pool,
 ) -> Result<(Negotiated, Result<Rings, RingError>), SessionError> {
     // The kernel requires a buffer for the largest request even for INIT.
-    let mut pad = LandingPad::new(options.max_write as usize, 0)?;
+    let mut pad = LandingPad::new(options.max_write as usize, 0, false)?;
     let transport = &connection.transport;
     let len = loop {
         match transport.receive(&mut pad.buffers()) {

@@ -50,12 +50,13 @@ pub(crate) fn cache_timeout(follow: Option<Duration>) -> Duration {
     follow.map_or(usual, |follow| usual.min(follow / 4))
 }
 
-/// The threads that serve front ends.
+/// The threads that serve front ends; `outlives` says that the mounts outlive this process.
 ///
 /// # Errors
 /// They cannot be started.
-pub(crate) fn pool() -> Result<Arc<Pool>, Failure> {
-    let pool = Pool::new(PoolOptions { on_memory_freed: sys::give_memory_back, ..PoolOptions::default() });
+pub(crate) fn pool(outlives: bool) -> Result<Arc<Pool>, Failure> {
+    let options = PoolOptions { outlives, on_memory_freed: sys::give_memory_back, ..PoolOptions::default() };
+    let pool = Pool::new(options);
     pool.map(Arc::new).map_err(|error| Failure::failed(format!("cannot start the threads of the mount: {error}")))
 }
 

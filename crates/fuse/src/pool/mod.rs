@@ -60,6 +60,10 @@ pub struct PoolOptions {
     /// Bytes of payload per thread after which its memory is reused. With 0 every message lands at the same place, so
     /// that small writes stay in the CPU's cache.
     pub landing_ring: usize,
+    /// Whether mounts outlive this process. Then memory for requests is faulted in when a thread starts: if the process
+    /// is killed while the kernel needs a page of it, the kernel answers the request with EIO. Kernel:
+    /// `fuse_dev_do_read`.
+    pub outlives: bool,
     /// Called on a thread of the pool when a session has freed much memory in small pieces. The allocator keeps such
     /// memory; this hook may return it to the system. Does nothing by default.
     pub on_memory_freed: fn(),
@@ -74,6 +78,7 @@ impl Default for PoolOptions {
             blocked_max: 64,
             max_write: 1 << 20,
             landing_ring: 0,
+            outlives: false,
             on_memory_freed: || (),
         }
     }
@@ -217,7 +222,7 @@ impl Core {
     }
 
     fn spawn(self: &Arc<Self>) -> Result<(), PoolError> {
-        let pad = LandingPad::new(self.options.max_write as usize, self.options.landing_ring);
+        let pad = LandingPad::new(self.options.max_write as usize, self.options.landing_ring, self.options.outlives);
         let pad = pad.map_err(PoolError::Memory)?;
         let core = self.clone();
         let work = move || Reader::new(core, pad).run();

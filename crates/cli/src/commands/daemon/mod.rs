@@ -165,7 +165,7 @@ fn start_volumes(
     let shared = Shared {
         namespace: Namespace::new(engine, UmountGrace::default()),
         engine: engine.clone(),
-        pool: front_end::pool()?,
+        pool: front_end::pool(false)?,
         tenancy: front_end::tenancy(config.tenant_by, tenants.clone(), engine)?,
         tenants: Mutex::new(tenants),
         registry,

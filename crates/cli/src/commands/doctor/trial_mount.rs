@@ -38,7 +38,7 @@ pub(crate) fn run() -> Result<Trial, Failure> {
     let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount("trial", Arc::new(MemBackend::new())).map_err(|error| cannot(&error))?;
     let options = VolumeOptions { nosuid: true, nodev: true, noexec: true, ..VolumeOptions::default() };
-    let front_end = FrontEnd::open(&front_end::pool()?, &volume, &place.0, &place.0, options, None, None)?;
+    let front_end = FrontEnd::open(&front_end::pool(false)?, &volume, &place.0, &place.0, options, None, None)?;
     let trial = Trial { missing: front_end.missing().to_vec(), no_uring: front_end.rings().err() };
     front_end.umount(UmountRequest { deadline: Some(DEADLINE), stall: None, force: true, discard: false })?;
     Ok(trial)

@@ -174,7 +174,7 @@ fn recover(
     let record = MountRecord::open(part(Part::Record)?).map_err(|error| failed(error.to_string()))?;
     let kept = Kept { record, keeper: Arc::clone(keeper) as _, device: Some(part(Part::Device)?), files };
     let (name, mountpoint) = (entry.source.name(), &entry.mountpoint);
-    let front_end = FrontEnd::open(&front_end::pool()?, &volume, name, mountpoint, options, tenancy, Some(kept))?;
+    let front_end = FrontEnd::open(&front_end::pool(true)?, &volume, name, mountpoint, options, tenancy, Some(kept))?;
     let shrunk: Engine = engine.clone();
     let pressure = pressure::Listener::start(session.pressure(), move |priority| shrunk.shrink(priority));
     if let Some(filler) = filler {

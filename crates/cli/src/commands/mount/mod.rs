@@ -309,7 +309,8 @@ impl Mounted {
             let options = options::of_volume(arguments);
             let tenancy = front_end::tenancy(arguments.tenant_by(), options::of_tenants(arguments), &engine)?;
             let (name, mountpoint) = (entry.source.name(), &entry.mountpoint);
-            let front_end = FrontEnd::open(&front_end::pool()?, &volume, name, mountpoint, options, tenancy, kept)?;
+            let front_end =
+                FrontEnd::open(&front_end::pool(kept.is_some())?, &volume, name, mountpoint, options, tenancy, kept)?;
             let shrunk = engine.clone();
             let shrink = move |priority| shrunk.shrink(priority);
             let pressure = pressure::Listener::start(session.pressure(), shrink);
