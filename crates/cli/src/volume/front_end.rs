@@ -348,6 +348,9 @@ fn not_mounted(mountpoint: &Path, error: &MountVolumeError) -> Failure {
     if matches!(error, MountVolumeError::Session(SessionError::Ring(_))) {
         return failure.advise("or mount it without --transport uring");
     }
+    if matches!(error, MountVolumeError::NoNumbers) {
+        return failure.advise("mount it without --keep");
+    }
     let MountVolumeError::Mount(error) = error else { return failure };
     if matches!(error, MountError::NoPermission(_)) {
         failure.advise("become root, or own the mount point and install fuse3 for fusermount3")

@@ -27,6 +27,9 @@ pub enum MountVolumeError {
     /// The session did not start.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The mount is to outlive this process, and the next one could not find its files.
+    #[error("the file system of the source has no file handles by which another process finds files again")]
+    NoNumbers,
     /// The record of an earlier process cannot be used.
     #[error(transparent)]
     Record(#[from] RecordError),

@@ -34,6 +34,9 @@ impl MountedVolume {
         kept: Kept,
     ) -> Result<Arc<Self>, MountVolumeError> {
         let Kept { record, keeper, device, files } = kept;
+        if sb.root()?.handle().number().is_none() {
+            return Err(MountVolumeError::NoNumbers);
+        }
         let volume = Volume::new(&sb, tenancy, options, Some(Keeping::new(record, keeper)))?;
         let started = match device {
             Some(device) => {

@@ -1,0 +1,23 @@
+//! Mounts with `--keep`: another process takes them over, and programs notice a pause at most.
+//!
+//! These tests keep the CPUs busy with processes that start and die. They are a test program of their own, so that others
+//! do not run beside them.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod commands;
+mod ends;
+mod inherited;
+mod kept;
+mod load;
+mod many_kills;
+mod refusals;
+mod requests;
+#[path = "../rig/mod.rs"]
+mod rig;
+#[allow(dead_code, reason = "a part of what other test programs use")]
+#[path = "../mounts/sys.rs"]
+mod sys;
+mod upgrade;
+
+use rig::{bytes, runs};
