@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::backend::{AttrChange, Limits, MemBackend, Removal};
-use slackwater::{Clock, Engine, ErrorKind, ManualClock, RescuedFrom, SuperBlock, Timestamp, UmountOptions};
+use slackwater::{Clock, Engine, ErrorKind, File, ManualClock, RescuedFrom, SuperBlock, Timestamp, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::Rule;
 
@@ -120,6 +120,20 @@ fn p12_a_file_that_was_not_changed_after_the_crash_gets_its_data_whatever_was_in
     }
 }
 
+/// Kills the rig's process, which has `file` open, while calls are held. The backend carries them out. Returns an engine on what it left, with the
+/// volume mounted.
+fn killed_when_carried_out(rig: Rig, file: File) -> (Engine, Arc<SuperBlock>) {
+    let left = snapshot(&rig.engine);
+    rig.disk.faults.clear();
+    rig.disk.faults.release_all();
+    rig.disk.faults.add(Rule::fail(ErrorKind::Abandoned));
+    let mem = rig.disk.mem.clone();
+    drop((file, rig));
+    let (engine, _) = recover(left);
+    let volume = remount(&engine, &mem).unwrap();
+    (engine, volume)
+}
+
 /// The call that was in flight at the kill was carried out. The time that it set is older than the last write, and older
 /// than the call itself.
 #[test]
@@ -135,14 +149,7 @@ fn p12_a_time_that_a_call_in_flight_set_is_no_change_by_another_program() {
     rig.flush_without_waiting();
     assert!(!rig.disk.faults.held().is_empty());
     file.write_at(0, &[6; 10]).unwrap();
-    let left = snapshot(&rig.engine);
-    rig.disk.faults.clear();
-    rig.disk.faults.release_all();
-    rig.disk.faults.add(Rule::fail(ErrorKind::Abandoned));
-    let mem = rig.disk.mem.clone();
-    drop((file, rig));
-    let (engine, _) = recover(left);
-    let volume = remount(&engine, &mem).unwrap();
+    let (engine, volume) = killed_when_carried_out(rig, file);
     assert_eq!(volume.rescued(), []);
     let mut wanted = vec![7; 3 * PAGE];
     wanted[PAGE..2 * PAGE].fill(8);
@@ -171,14 +178,7 @@ fn p12_a_time_before_that_of_the_backend_is_no_change_by_another_program() {
         if writes_again {
             file.write_at(0, &[7; PAGE]).unwrap();
         }
-        let left = snapshot(&rig.engine);
-        rig.disk.faults.clear();
-        rig.disk.faults.release_all();
-        rig.disk.faults.add(Rule::fail(ErrorKind::Abandoned));
-        let mem = rig.disk.mem.clone();
-        drop((file, rig));
-        let (engine, _) = recover(left);
-        let volume = remount(&engine, &mem).unwrap();
+        let (engine, volume) = killed_when_carried_out(rig, file);
         assert_eq!(volume.rescued(), [], "another write: {writes_again}");
         assert_same(&read_all(&open(&volume, "a")), &[7; PAGE], "a");
         unmount(&engine, &volume);

@@ -158,7 +158,7 @@ impl Volume {
         } else {
             fopen::NOFLUSH | fopen::KEEP_CACHE
         };
-        if node.inode.attr().nlink == 0 {
+        if self.keeping.is_some() && node.inode.attr().nlink == 0 {
             self.keep(node);
         }
         let record = HandleRecord {

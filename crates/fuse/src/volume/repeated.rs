@@ -37,14 +37,11 @@ use crate::takeover::{self, ChangeRecord, Outcome, Point};
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::errno::{self, Failure};
+use crate::volume::names::RENAME_EXCHANGE;
 use crate::volume::nodes::Node;
 use crate::volume::open_files::Opener;
 use crate::volume::writes::sync_scope;
-
-/// Flag of renameat2(2).
-const RENAME_EXCHANGE: u32 = 2;
-/// Flag of setxattr(2).
-const XATTR_CREATE: u32 = 1;
+use crate::volume::xattrs::XATTR_CREATE;
 
 impl Volume {
     /// Records a change that is about to be made (X1), and answers a request that an earlier process has carried out.

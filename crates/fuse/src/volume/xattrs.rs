@@ -26,7 +26,7 @@ use crate::volume::errno::Failure;
 use crate::volume::nodes::Node;
 
 /// Flags of setxattr(2).
-const XATTR_CREATE: u32 = 1;
+pub(super) const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 
 const ACL_ACCESS: &str = "system.posix_acl_access";
