@@ -17,6 +17,7 @@ use super::store::Store;
 /// Less than the suites write, so that write-back, eviction and blocked writers occur.
 const CACHE: &str = "256MiB";
 const MOUNT_SECONDS: u64 = 30;
+const MOUNT_SECONDS_OF_SECOND: u32 = 30;
 const UMOUNT_SECONDS: u32 = 60;
 /// The local S3 server reads its whole bucket for each page of a listing.
 const CHECK_SECONDS: u32 = 600;
@@ -87,6 +88,8 @@ pub(super) struct Ground {
     beside: PathBuf,
     log: PathBuf,
     mounted: Option<Mounted>,
+    /// A further mount point of the same volume.
+    second: Option<PathBuf>,
     kills: Option<Kills>,
     /// The number of kills and their cost, once they have ended.
     killed: Option<String>,
@@ -110,6 +113,7 @@ impl Ground {
             beside,
             log,
             mounted: None,
+            second: None,
             kills: None,
             killed: None,
         };
@@ -146,6 +150,18 @@ impl Ground {
     /// The directory to test.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A further mount point of the volume under test. `None` for an object volume or a plain directory.
+    pub(super) fn second_path(&mut self) -> Result<Option<&Path>, String> {
+        if let (Some(mounted), None, None) = (&self.mounted, &self.volume, &self.second) {
+            let path = self.beside.join("second");
+            make_open_directory(&path)?;
+            let mount = Program::new(&mounted.binary).arg("mount").arg(&self.source).arg(&path);
+            mount.seconds(MOUNT_SECONDS_OF_SECOND).run(&mounted.log)?;
+            self.second = Some(path);
+        }
+        Ok(self.second.as_deref())
     }
 
     /// A directory on the file system below, for copies to compare and for tools.
@@ -186,6 +202,9 @@ impl Ground {
     /// Unmounts. An object volume has no fault then.
     pub(super) fn end(&mut self) -> Result<(), String> {
         let Some(mounted) = self.mounted.take() else { return Ok(()) };
+        if let Some(second) = self.second.take() {
+            Program::new(&mounted.binary).arg("umount").arg(&second).seconds(UMOUNT_SECONDS).run(&mounted.log)?;
+        }
         // The command of the unmount would notice the death of the process that it asks.
         let killed = self.kills.take().map(Kills::end).transpose();
         mounted.umount()?;
@@ -285,8 +304,10 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        if is_mounted(&self.mountpoint) {
-            let _ = Command::new("umount").arg("--lazy").arg(&self.mountpoint).status();
+        // A failed suite may have left the second one.
+        let second = self.mountpoint.with_file_name("beside").join("second");
+        for mountpoint in [&second, &self.mountpoint].into_iter().filter(|path| is_mounted(path)) {
+            let _ = Command::new("umount").arg("--lazy").arg(mountpoint).status();
         }
         // Time to write its data back. Then it is killed by its id, which is still valid: it is a child of this process.
         let start = Instant::now();
