@@ -137,7 +137,7 @@ impl Host {
         }
         let tables = volumes.iter().map(Volume::table);
         let config = [CONFIG.to_owned()].into_iter().chain(tables).collect::<String>();
-        let daemon = Daemon::start(program, &config, "TERM")?;
+        let daemon = Daemon::start(program, &config, &[], "TERM")?;
         let listed = daemon.list()?;
         ensure!(listed == volumes.len(), "the daemon has mounted {listed} of {} volumes", volumes.len());
         let extra = Volume::make(&folder, "extra")?;

@@ -35,6 +35,7 @@ use crate::programs::Tenants;
 use crate::scratch::Scratch;
 
 pub(crate) use self::bare::{BareArguments, run_bare};
+pub(crate) use self::process::{Daemon, Volume};
 
 const ABOUT: &str = "The cost of a volume in a process that has a thousand others, and how long the unmount of a volume takes there while \
      tenants come and go on other volumes, and while a source hangs.";
@@ -234,7 +235,7 @@ mod tests {
         let Some(bindfs) = Hung::program() else { return };
         let home = Scratch::in_folder(&std::env::temp_dir()).unwrap();
         let config = "cache = \"64MiB\"\ndirty-expire = \"1s\"\n";
-        let daemon = process::Daemon::start(&slackwater().unwrap(), config, "KILL").unwrap();
+        let daemon = process::Daemon::start(&slackwater().unwrap(), config, &[], "KILL").unwrap();
         let hung = Hung::new(&bindfs, &daemon, home.path(), (2, 1)).unwrap();
         hung.probe().unwrap();
         drop(hung);

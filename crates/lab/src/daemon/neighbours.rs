@@ -54,7 +54,7 @@ struct Host {
 impl Host {
     fn new(program: &Path, folder: &Path, bindfs: Option<&Path>, open_files: usize) -> Result<Self> {
         let volume = Volume::make(folder, "healthy")?;
-        let daemon = Daemon::start(program, &(CONFIG.to_owned() + &volume.table()), "KILL")?;
+        let daemon = Daemon::start(program, &(CONFIG.to_owned() + &volume.table()), &[], "KILL")?;
         let file = File::create_new(volume.mountpoint.join("file")).context("cannot make the file that is written")?;
         file.write_all_at(&vec![1; FILE_BYTES as usize], 0)?;
         file.sync_all()?;

@@ -24,7 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const READY: &str = "End with Ctrl-C";
 
 /// Killed when dropped. The mounts that it leaves are removed with the directory that they are in.
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     process: Process,
     program: PathBuf,
     /// From the start of the program until all is mounted.
@@ -34,15 +34,15 @@ pub(super) struct Daemon {
 }
 
 /// A source directory, and where it is mounted.
-pub(super) struct Volume {
+pub(crate) struct Volume {
     pub(super) name: String,
     pub(super) source: PathBuf,
-    pub(super) mountpoint: PathBuf,
+    pub(crate) mountpoint: PathBuf,
 }
 
 impl Volume {
     /// Makes both directories in the new directory `folder/name`.
-    pub(super) fn make(folder: &Path, name: impl Into<String>) -> Result<Self> {
+    pub(crate) fn make(folder: &Path, name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         let home = folder.join(&name);
         let (source, mountpoint) = (home.join("source"), home.join("mnt"));
@@ -53,21 +53,25 @@ impl Volume {
     }
 
     /// The table of a configuration. TOML understands the quoting of JSON.
-    pub(super) fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         let (source, mountpoint) = (json!(self.source), json!(self.mountpoint));
         format!("[volumes.{}]\nsource = {source}\nmountpoint = {mountpoint}\n", self.name)
     }
 }
 
 impl Daemon {
-    /// Starts `program` with `config`. The daemon gets the signal `at_our_death` if this process is killed.
-    pub(super) fn start(program: &Path, config: &str, at_our_death: &str) -> Result<Self> {
+    /// Starts `program` with `config` and these options. The daemon gets the signal `at_our_death` if this process is killed.
+    pub(crate) fn start(program: &Path, config: &str, options: &[&str], at_our_death: &str) -> Result<Self> {
         let home = Scratch::in_folder(Path::new("/dev/shm"))?;
         let (file, log) = (home.path().join("config"), File::create(home.path().join("log"))?);
         fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
         let mut command = tied(program, at_our_death);
         command.arg("daemon").arg("--config").arg(file).arg("--socket").arg(socket_in(&home));
-        command.arg("--arena").arg(home.path().join("arena")).env("SLACKWATER_RUNTIME_DIR", home.path().join("run"));
+        command
+            .args(options)
+            .arg("--arena")
+            .arg(home.path().join("arena"))
+            .env("SLACKWATER_RUNTIME_DIR", home.path().join("run"));
         command.stdout(log.try_clone()?).stderr(log);
         let start = Instant::now();
         let process = Process::start(&mut command)?;
@@ -81,7 +85,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
     }
 
@@ -136,7 +140,7 @@ impl Daemon {
     }
 
     /// Lets it unmount all volumes and end, and returns the time of that.
-    pub(super) fn end(mut self) -> Result<Duration> {
+    pub(crate) fn end(mut self) -> Result<Duration> {
         let start = Instant::now();
         self.process.signal(Signal::TERM)?;
         let status = self.process.wait("the daemon does not end")?;

@@ -47,7 +47,7 @@ impl<'a> Testbed<'a> {
         let tables = background.iter().map(Volume::table);
         let config = [CONFIG.to_owned()].into_iter().chain(tables).collect::<String>();
         // With a source that hangs, a daemon does not end on SIGTERM.
-        let daemon = Daemon::start(program, &config, if bindfs.is_some() { "KILL" } else { "TERM" })?;
+        let daemon = Daemon::start(program, &config, &[], if bindfs.is_some() { "KILL" } else { "TERM" })?;
         let files = background.iter().map(|volume| volume.mountpoint.join("churned")).collect();
         let mut testbed = Self { hung: None, daemon, files, folder, cgroups, next: AtomicU64::new(0) };
         ensure!(testbed.daemon.list()? == BACKGROUND, "the daemon has not mounted its volumes");

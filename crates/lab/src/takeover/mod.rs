@@ -1,9 +1,11 @@
 //! `takeover`: the pause that a program sees when the process of a kept mount is killed, beside unmounting and mounting
 //! again.
 //!
-//! A kept mount stays for all rounds. Before each kill, half of its cache is made dirty, or nothing is.
+//! A kept mount stays for all rounds. Before each kill, half of its cache is made dirty, or nothing is. A daemon with many
+//! volumes stays too, and some data of each volume is dirty.
 
 mod program;
+mod volumes;
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -70,13 +72,14 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         mounted.umount().context("the kept mount")?;
     }
 
+    volumes::measure(options, &home, &mut series)?;
+
     let columns = [KILL, REMOUNT, MERGERFS_REMOUNT];
     let headings = columns.map(|column| format!("{column} | longest")).join(" | ");
     let mut table = Table::new("Pause of a program, ms: median and longest", format!("| {headings}"));
-    for place in &PLACES {
-        let row = table.row(place.row);
-        row.figures(columns.iter().flat_map(|column| {
-            let pauses = series.of(place.row, column);
+    for row in PLACES.iter().map(|place| place.row).chain([volumes::ROW]) {
+        table.row(row).figures(columns.iter().flat_map(|column| {
+            let pauses = series.of(row, column);
             [pauses.median(), pauses.quantile(1.0)]
         }));
     }
@@ -94,6 +97,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     report.target(format!("{LARGE}: median pause, ms"), Bound::AtMost(PAUSE_MS), pauses.estimate());
     let longest = pauses.quantile(1.0).map(Estimate::exactly);
     report.target(format!("{LARGE}: longest pause, ms"), Bound::AtMost(PAUSE_MS), longest);
+    let longest = series.of(volumes::ROW, KILL).quantile(1.0).map(Estimate::exactly);
+    report.target(format!("{}: longest pause, ms", volumes::ROW), Bound::AtMost(volumes::PAUSE_MS), longest);
     Ok(report)
 }
 
@@ -114,12 +119,16 @@ fn make_dirty(folder: &Path, bytes: u64) -> Result<()> {
 fn killed(mounted: &Mounted, place: &Place) -> Result<Duration> {
     make_dirty(mounted.path(), place.dirty_bytes)?;
     let program = Program::start(mounted.path())?;
-    let keeper = mounted.pid();
+    kill_server(mounted.pid())?;
+    program.longest_call()
+}
+
+/// Kills the process that serves for a keeper.
+fn kill_server(keeper: u32) -> Result<()> {
     let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"))?;
     // Older ones have not quite ended.
     let newest = children.split_whitespace().next_back().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
-    kill_process(newest.context("the keeper has no child")?, Signal::KILL).context("cannot kill the server")?;
-    program.longest_call()
+    kill_process(newest.context("the keeper has no child")?, Signal::KILL).context("cannot kill the server")
 }
 
 /// From the start of an unmount until a program can write again.
