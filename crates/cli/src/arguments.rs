@@ -140,6 +140,15 @@ pub(crate) struct DaemonArguments {
     /// Serve metrics for Prometheus at http://ADDRESS/metrics, as for mount
     #[arg(long, value_name = "ADDRESS", value_parser = parse_metrics)]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Let the volumes outlive the daemon: after a crash or an upgrade another process serves them, and programs wait
+    ///
+    /// A second process, the keeper, holds everything that must stay open, as for mount --keep. Volumes in directories
+    /// only.
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Set by the keeper in the process that it starts, whose standard input is their socket
+    #[arg(long, hide = true)]
+    pub(crate) kept: bool,
 }
 
 #[derive(Args, Clone, Debug)]

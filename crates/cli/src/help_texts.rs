@@ -135,6 +135,11 @@ unmounts them too. After SIGTERM, a volume whose source accepts nothing
 for 30 s is given up: its unwritten data stays in the cache, and the
 next daemon writes it back.
 
+With --keep, programs on the volumes only wait if the daemon crashes:
+the command stays as a small second process, the keeper, which starts
+another daemon. `slackwater restart` and `slackwater upgrade` replace
+the daemon on purpose. It goes on with its first configuration.
+
 The configuration file is TOML:
 
   cache = \"2GiB\"           # for all volumes together
@@ -158,6 +163,7 @@ The configuration file is TOML:
 Examples:
   slackwater daemon --config /etc/slackwater.toml
   slackwater daemon --socket /run/slackwater/daemon.sock --cache 2GiB
+  slackwater daemon --keep --config /etc/slackwater.toml
   slackwater mount --daemon /srv/db /mnt/db --name db
   slackwater umount db
   slackwater set --tenant /containers/a limit=128MiB";
@@ -205,6 +211,8 @@ one, which goes on with the same cache, open files and mount point.
 Programs on the mount wait for some milliseconds and see no error. The
 new process has the options of the first one, and is the same program,
 even if its file was replaced on disk: `slackwater upgrade` changes it.
+A volume of a daemon with --keep stands for all of them: the daemon has
+one process.
 
 Examples:
   slackwater restart /mnt/data

@@ -18,7 +18,7 @@ use crate::registry::Found;
 /// Requests in flight at the same time.
 const CONCURRENT_MAX: usize = 16;
 
-/// Processes that are asked, one after the other, while they take a mount over.
+/// Processes that are asked, one after the other, while they take over.
 const PROCESSES_MAX: u32 = 10;
 
 pub(super) fn targets(words: &[PathBuf], all: bool, at: &DaemonSocket) -> Result<Vec<Target>, Failure> {
@@ -54,8 +54,8 @@ pub(super) fn converse(target: &Target, request: &Request, action: &str, is_only
     let ask = || receive(target, request, is_only.then_some(action));
     let mut answered = ask();
     for _ in 0..PROCESSES_MAX {
-        match (&answered, &target.found) {
-            (Err(error), Some(found)) if found.is_answered_by_successor(error) => answered = ask(),
+        match &answered {
+            Err(error) if target.is_answered_by_successor(error) => answered = ask(),
             _ => break,
         }
     }

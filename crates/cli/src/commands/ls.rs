@@ -4,6 +4,7 @@ use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 
 use crate::arguments::QueryArguments;
+use crate::commands::status::describe_kept;
 use crate::commands::target::list;
 use crate::control::protocol::{Listed, ObjectRole, Phase};
 use crate::exit::Failure;
@@ -44,6 +45,9 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
             listed.name.printable(),
             listed.source.printable()
         );
+    }
+    if let Some(kept) = &list.kept {
+        outln!("{}", describe_kept(kept).trim_end());
     }
     for source in &list.left {
         outln!(

@@ -1,5 +1,6 @@
 //! `slackwater restart`.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,17 +23,30 @@ const LOOK: Duration = Duration::from_millis(10);
 pub(crate) fn run(arguments: &RestartArguments) -> Result<(), Failure> {
     each(&kept(&arguments.volumes, arguments.all)?, |target, _| {
         let Replaced { before, after, pause_ms, .. } = replace(target, None)?;
-        let name = target.name.printable();
+        let name = named(target);
         outln!("Restarted {name}: pid {after} instead of {before}; programs waited for {pause_ms} ms.");
         Ok(())
     })
 }
 
-/// The mounts with these names, or all that are kept.
+/// The process of a target, for messages.
+pub(super) fn named(target: &Target) -> String {
+    let is_of_daemon = target.found.as_ref().is_some_and(|found| found.entry.daemon.is_some());
+    if is_of_daemon {
+        format!("the daemon of {}", target.name.printable())
+    } else {
+        target.name.printable().to_string()
+    }
+}
+
+/// The mounts with these names, or all that are kept. One volume stands for all of its daemon.
 pub(super) fn kept(volumes: &[PathBuf], all: bool) -> Result<Vec<Target>, Failure> {
     let mut targets = targets(volumes, all, &DaemonSocket { socket: None })?;
-    let is_kept = |target: &Target| target.found.as_ref().is_some_and(|found| found.entry.keeper.is_some());
-    targets.retain(|target| !all || is_kept(target));
+    let mut keepers = HashSet::new();
+    targets.retain(|target| match target.found.as_ref().and_then(|found| found.entry.keeper) {
+        Some(keeper) => keepers.insert(keeper),
+        None => !all,
+    });
     Ok(targets)
 }
 

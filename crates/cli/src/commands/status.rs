@@ -125,7 +125,8 @@ fn describe(status: &Status) -> String {
     text
 }
 
-fn describe_kept(kept: &KeptStatus) -> String {
+/// How a mount or a daemon is kept, in lines.
+pub(super) fn describe_kept(kept: &KeptStatus) -> String {
     let KeptStatus { keeper, is_kept, takeovers, last_pause_ms, serving_ms, failed_upgrade } = kept;
     let past = match last_pause_ms {
         None => "this is its first process".to_owned(),

@@ -86,7 +86,11 @@ impl Survey {
         if let Some(found) = &target.found {
             return Ok(Self::of_processes(slice::from_ref(found), within));
         }
-        let reply = ask(&target.socket, &target.volume, &Request::Status, within);
+        let ask = || ask(&target.socket, &target.volume, &Request::Status, within);
+        let reply = match ask() {
+            Err(error) if target.is_answered_by_successor(&error) => ask(),
+            reply => reply,
+        };
         let reply = reply.map_err(|error| no_daemon(&target.socket, &error))?;
         let Reply::Status(status) = reply else { return Err(reply.refusal()) };
         let mut survey = Self::default();

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use slackwater_fuse::Printable as _;
 
 use crate::arguments::DaemonSocket;
-use crate::control::client::{ANSWER_WITHIN, Conversation, ask};
-use crate::control::protocol::{List, Listed, Reply, Request, VolumeRef};
+use crate::control::client::{ANSWER_WITHIN, Conversation, ask, is_cut_off};
+use crate::control::protocol::{KeptStatus, List, Listed, Reply, Request, VolumeRef};
 use crate::exit::{Failure, Reason};
 use crate::os::mount_table;
 use crate::output::shell;
@@ -107,6 +107,14 @@ impl Target {
         Ok(found.into_iter().filter(|found| found.is_alive).map(Self::from).collect())
     }
 
+    /// Whether a request that its process has not answered will be answered by another one.
+    pub(crate) fn is_answered_by_successor(&self, error: &io::Error) -> bool {
+        match &self.found {
+            Some(found) => found.is_answered_by_successor(error),
+            None => successor(&self.socket, error).is_some(),
+        }
+    }
+
     /// Whether its process is alive, as far as that is known.
     pub(crate) fn is_alive(&self) -> bool {
         self.found.as_ref().is_none_or(Found::is_still_alive)
@@ -151,6 +159,16 @@ pub(crate) fn list(socket: &Path) -> Result<List, Failure> {
 /// No daemon listens there, or it does not answer.
 pub(crate) fn ask_daemon(socket: &Path, request: &Request) -> Result<Reply, Failure> {
     ask(socket, &VolumeRef::default(), request, ANSWER_WITHIN).map_err(|error| no_daemon(socket, &error))
+}
+
+/// The daemon that has taken over from one that did not answer a request, with its volumes.
+///
+/// # Blocking
+/// While it takes over.
+pub(crate) fn successor(socket: &Path, error: &io::Error) -> Option<(List, KeptStatus)> {
+    let list = is_cut_off(error).then(|| list(socket).ok()).flatten()?;
+    let kept = list.kept.clone()?;
+    Some((list, kept))
 }
 
 /// Why a daemon cannot be reached.

@@ -6,7 +6,7 @@ use slackwater_fuse::Printable as _;
 
 use crate::arguments::UpgradeArguments;
 use crate::commands::long_requests::each;
-use crate::commands::restart::{Replaced, kept, replace};
+use crate::commands::restart::{Replaced, kept, named, replace};
 use crate::control::protocol::NextProgram;
 use crate::exit::Failure;
 use crate::keeper::formats::Formats;
@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &UpgradeArguments) -> Result<(), Failure> {
     let program = next.path.printable();
     each(&targets, |target, _| {
         let Replaced { before, after, pause_ms, failed_upgrade } = replace(target, Some(&next))?;
-        let name = target.name.printable();
+        let name = named(target);
         if let Some(failed) = failed_upgrade {
             let why = failed.error.printable();
             return Err(Failure::failed(format!("the upgrade of {name} to {program} failed: {why}"))

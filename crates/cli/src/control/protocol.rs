@@ -303,6 +303,9 @@ pub(crate) struct List {
     pub(crate) volumes: Vec<Listed>,
     /// Sources with data that an earlier daemon left, and that have not been mounted since.
     pub(crate) left: Vec<String>,
+    /// If the volumes outlive the daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kept: Option<KeptStatus>,
 }
 
 /// One of the volumes.
@@ -346,6 +349,8 @@ pub(crate) enum EventKind {
     Unmounted,
     /// A warning or an error, as in the log.
     Warning,
+    /// Another process has taken all volumes over. Events of that time may be missing.
+    TakenOver,
     /// The reader was too slow for some events before this one.
     Missed,
     /// No event: the daemon is alive.

@@ -2,25 +2,26 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};
 use rustix::stdio::dup2_stdin;
 use rustix::thread::set_name;
 use rustix::time::{ClockId, clock_gettime};
 use slackwater_fuse::Keeper;
 
-use crate::control::protocol::{FailedUpgrade, KeptStatus};
+use crate::control::protocol::{FailedUpgrade, KeptStatus, VolumeOptions};
 use crate::exit::Failure;
 use crate::keeper::estate::Parts;
 use crate::keeper::link::Link;
 use crate::keeper::programs::Program;
-use crate::keeper::protocol::{PROTOCOL_VERSION, Place, Predecessor, ToKeeper, ToServer};
+use crate::keeper::protocol::{HeldVolume, PROTOCOL_VERSION, Place, Predecessor, ToKeeper, ToServer};
+use crate::keeper::succession::Succession;
 use crate::registry::Entry;
 
 /// The keeper, as the server sees it.
@@ -29,21 +30,32 @@ pub(crate) struct KeeperClient {
     pub(crate) pid: u32,
     /// Held during a request and its answer. A leaf.
     link: Mutex<Link>,
-    /// The keeper has died, or does not answer (K3).
-    is_lost: Arc<AtomicBool>,
-    /// Whether this process takes a mount over.
+    lost: Arc<Lost>,
+    /// The number of the next volume.
+    next_volume: AtomicU64,
+    /// Whether this process takes over from another.
     is_successor: bool,
     /// Set when the server serves.
     service: Mutex<Option<Service>>,
     serves: Condvar,
     /// The last upgrade, if it failed.
     failed_upgrade: Option<FailedUpgrade>,
+    /// Whether this process is to exit for a successor.
+    pub(crate) succession: Succession,
+}
+
+/// Whether the keeper has died, or does not answer (K3).
+#[derive(Debug, Default)]
+struct Lost {
+    is_lost: AtomicBool,
+    /// A service manager starts the next keeper.
+    is_stored: AtomicBool,
 }
 
 /// How long a question about the takeover waits for its end: a program whose call has returned may ask at once.
 const TAKEOVER_WITHIN: Duration = Duration::from_secs(1);
 
-/// The past of the mount, for its status.
+/// The past of what is kept, for its status.
 #[derive(Copy, Clone, Debug)]
 struct Service {
     since: Instant,
@@ -51,10 +63,25 @@ struct Service {
     last_pause_ms: Option<u64>,
 }
 
+/// A volume that is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptVolume {
+    client: Arc<KeeperClient>,
+    number: u64,
+}
+
 /// Everything that a dead server leaves to its successor.
 #[derive(Debug)]
 pub(crate) struct Inheritance {
     pub(crate) predecessor: Predecessor,
+    pub(crate) parts: Parts,
+    pub(crate) volumes: Vec<InheritedVolume>,
+}
+
+/// A volume of a dead server.
+#[derive(Debug)]
+pub(crate) struct InheritedVolume {
+    pub(crate) volume: HeldVolume,
     pub(crate) parts: Parts,
     /// The numbers of the files that the keeper holds.
     pub(crate) files: Vec<u64>,
@@ -68,7 +95,7 @@ pub(crate) fn monotonic_ns() -> u64 {
 
 impl KeeperClient {
     /// Joins the keeper, whose socket is standard input. Signals that end a process must wait already: from now on the
-    /// keeper passes them on. Until [`hold`](Self::hold), the end of the keeper ends this process as SIGTERM does.
+    /// keeper passes them on. Until [`serves`](Self::serves), the end of the keeper ends this process as SIGTERM does.
     ///
     /// # Errors
     /// There is no keeper, or it does not answer.
@@ -83,56 +110,65 @@ impl KeeperClient {
         let nothing = std::fs::File::open("/dev/null").map_err(failed)?;
         dup2_stdin(&nothing).map_err(|errno| failed(errno.into()))?;
 
-        let is_lost = Arc::new(AtomicBool::new(false));
-        let thread = watch(&link, &is_lost).map_err(failed)?;
+        let lost = Arc::new(Lost::default());
+        let thread = watch(&link, &lost).map_err(failed)?;
         link.send(&ToKeeper::Hello { version: PROTOCOL_VERSION, thread }, &[]).map_err(failed)?;
         let (start, descriptors) = link.receive().and_then(|start| start.ok_or_else(gone)).map_err(failed)?;
-        let ToServer::Start { version: PROTOCOL_VERSION, keeper: pid, predecessor } = start else {
+        let ToServer::Start { version: PROTOCOL_VERSION, keeper: pid, is_stored, predecessor } = start else {
             return Err(failed(io::Error::other("it is of another version")));
         };
+        lost.is_stored.store(is_stored, Ordering::Release);
         let inheritance = match predecessor {
             None => None,
             Some(predecessor) => {
                 let parts = Parts::of(&predecessor.parts, descriptors).map_err(failed)?;
-                let numbers = |_| match link.receive().and_then(|numbers| numbers.ok_or_else(gone))? {
-                    (ToServer::Files { numbers }, _) => Ok(numbers),
-                    _ => Err(io::Error::other("it sends something else than files")),
-                };
-                let files: io::Result<Vec<_>> = (0..predecessor.files).map(numbers).collect();
-                let files = files.map_err(failed)?.concat();
-                Some(Inheritance { predecessor: *predecessor, parts, files })
+                let volumes = (0..predecessor.volumes).map(|_| receive_volume(&link)).collect::<io::Result<Vec<_>>>();
+                Some(Inheritance { predecessor: *predecessor, parts, volumes: volumes.map_err(failed)? })
             }
         };
         let failed_upgrade = inheritance.as_ref().and_then(|left| left.predecessor.failed_upgrade.clone());
+        let volumes = inheritance.iter().flat_map(|left| &left.volumes);
+        let next_volume = volumes.map(|volume| volume.volume.number + 1).max().unwrap_or_default();
         let client = Self {
             pid,
             link: Mutex::new(link),
-            is_lost,
+            lost,
+            next_volume: AtomicU64::new(next_volume),
             is_successor: inheritance.is_some(),
             service: Mutex::new(None),
             serves: Condvar::new(),
             failed_upgrade,
+            succession: Succession::default(),
         };
         Ok((Arc::new(client), inheritance))
     }
 
-    /// Hands everything to the keeper that the mount consists of; from now on it outlives this process. `predecessor` is
-    /// the one from which it was taken over.
+    /// A new volume, of which the keeper has nothing yet.
+    pub(crate) fn new_volume(self: &Arc<Self>) -> KeptVolume {
+        KeptVolume { client: Arc::clone(self), number: self.next_volume.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// A volume of a predecessor.
+    pub(crate) fn inherited(self: &Arc<Self>, volume: &HeldVolume) -> KeptVolume {
+        KeptVolume { client: Arc::clone(self), number: volume.number }
+    }
+
+    /// Hands over what this process has for all its volumes.
     ///
     /// # Errors
     /// The keeper has not taken it.
-    pub(crate) fn hold(
-        self: &Arc<Self>,
-        entry: &Entry,
-        parts: &Parts,
-        predecessor: Option<&Predecessor>,
-    ) -> Result<(), Failure> {
-        let failed = |error: io::Error| {
-            Failure::failed(format!("the keeper cannot hold the mount: {error}")).advise("mount it without --keep")
-        };
-        let (names, descriptors) = parts.listed();
-        let message = ToKeeper::Hold { entry: Box::new(entry.clone()), parts: names };
-        self.ask(&message, &descriptors).map_err(failed)?;
+    pub(crate) fn hold(&self, parts: &Parts) -> Result<(), Failure> {
+        let (parts, descriptors) = parts.listed();
+        self.ask(&ToKeeper::Hold { parts }, &descriptors).map_err(not_held)
+    }
+
+    /// Says that this process serves everything that the keeper holds; from now on that outlives it. `predecessor` is
+    /// the one from which it was taken over.
+    ///
+    /// # Errors
+    /// The keeper is gone.
+    pub(crate) fn serves(&self, predecessor: Option<&Predecessor>) -> Result<(), Failure> {
+        self.ask(&ToKeeper::Serves, &[]).map_err(not_held)?;
         // It fails only for signals that do not exist.
         let _ = set_parent_process_death_signal(None);
         let service = Service {
@@ -146,14 +182,9 @@ impl KeeperClient {
         Ok(())
     }
 
-    /// Records a setting that was changed, for a successor.
+    /// Records a setting of the process that was changed, for a successor.
     pub(crate) fn set(&self, key: &str, value: &str) {
-        self.tell(&ToKeeper::Set { key: key.to_owned(), value: value.to_owned() });
-    }
-
-    /// Records where the volume is mounted, for a successor.
-    pub(crate) fn set_places(&self, places: Vec<Place>) {
-        self.tell(&ToKeeper::Places { places });
+        self.tell(&ToKeeper::Set { volume: None, key: key.to_owned(), value: value.to_owned() });
     }
 
     /// Says that this process exits for a successor, when it stopped answering, and the program of the successor if that
@@ -163,15 +194,15 @@ impl KeeperClient {
         self.tell_with(&message, program.map(AsFd::as_fd).as_slice());
     }
 
-    /// Says that the volume has ended. The keeper has dropped everything when this returns, its locks included.
+    /// Says that everything has ended. The keeper has dropped it all when this returns, its locks included.
     pub(crate) fn done(&self) {
         // If the keeper is gone, so is what it held.
         let _ = self.ask(&ToKeeper::Done, &[]);
     }
 
-    /// Whether the keeper still holds the mount.
+    /// Whether the keeper still holds everything.
     pub(crate) fn is_there(&self) -> bool {
-        !self.is_lost.load(Ordering::Acquire)
+        !self.lost.is_lost.load(Ordering::Acquire)
     }
 
     fn service(&self) -> MutexGuard<'_, Option<Service>> {
@@ -179,10 +210,10 @@ impl KeeperClient {
         self.service.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For the status of the mount.
+    /// For the status of a volume.
     ///
     /// # Blocking
-    /// While the mount is being taken over, at most for a second.
+    /// While this process takes over, at most for a second.
     pub(crate) fn status(&self) -> KeptStatus {
         let is_awaited = |service: &mut Option<Service>| self.is_successor && service.is_none();
         let waited = self.serves.wait_timeout_while(self.service(), TAKEOVER_WITHIN, is_awaited);
@@ -236,42 +267,108 @@ impl KeeperClient {
 
     /// K3.
     fn lost(&self, error: io::Error) -> io::Error {
-        note_lost(&self.is_lost, &error);
+        self.lost.note(&error);
         error
     }
 }
 
 /// Starts the thread that waits for the end of the keeper. Returns its id, by which the keeper learns of the end of this
 /// process.
-fn watch(link: &Link, is_lost: &Arc<AtomicBool>) -> io::Result<u32> {
-    let (socket, is_lost) = (link.as_fd().try_clone_to_owned()?, Arc::clone(is_lost));
+fn watch(link: &Link, lost: &Arc<Lost>) -> io::Result<u32> {
+    let (socket, lost) = (link.as_fd().try_clone_to_owned()?, Arc::clone(lost));
     let (sender, id) = channel();
     let wait = move || {
         // The receiver waits for this.
         let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get());
         let mut socket = [PollFd::new(&socket, PollFlags::empty())];
         while poll(&mut socket, None) == Err(rustix::io::Errno::INTR) {}
-        note_lost(&is_lost, &io::ErrorKind::UnexpectedEof.into());
+        lost.note(&io::ErrorKind::UnexpectedEof.into());
     };
     thread::Builder::new().name("sw-keeper".to_owned()).spawn(wait)?;
     id.recv().map(i32::cast_unsigned).map_err(io::Error::other)
 }
 
-fn note_lost(is_lost: &AtomicBool, error: &io::Error) {
-    if !is_lost.swap(true, Ordering::AcqRel) {
-        tracing::error!(
-            %error,
-            "the mount is not kept any more, because its keeper is gone: a crash of this process would end it"
-        );
+impl Lost {
+    fn note(&self, error: &io::Error) {
+        if self.is_stored.load(Ordering::Acquire) {
+            // As a crash, which the next keeper expects.
+            let _ = kill_process(getpid(), Signal::KILL);
+        }
+        if !self.is_lost.swap(true, Ordering::AcqRel) {
+            tracing::error!(
+                %error,
+                "nothing is kept any more, because the keeper is gone: a crash of this process would end its mounts"
+            );
+        }
     }
 }
 
-impl Keeper for KeeperClient {
+fn not_held(error: io::Error) -> Failure {
+    Failure::failed(format!("the keeper cannot hold it: {error}")).advise("use it without --keep")
+}
+
+/// The next volume that the keeper sends.
+fn receive_volume(link: &Link) -> io::Result<InheritedVolume> {
+    let gone = || io::Error::from(io::ErrorKind::UnexpectedEof);
+    let (ToServer::Volume(volume), descriptors) = link.receive()?.ok_or_else(gone)? else {
+        return Err(io::Error::other("it sends something else than a volume"));
+    };
+    let parts = Parts::of(&volume.parts, descriptors)?;
+    let numbers = |_| match link.receive()?.ok_or_else(gone)? {
+        (ToServer::Files { numbers }, _) => Ok(numbers),
+        _ => Err(io::Error::other("it sends something else than files")),
+    };
+    let files: io::Result<Vec<_>> = (0..volume.files).map(numbers).collect();
+    Ok(InheritedVolume { volume: *volume, parts, files: files?.concat() })
+}
+
+impl InheritedVolume {
+    /// Whether a program can still reach it.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.parts.is_connected()
+    }
+}
+
+impl KeptVolume {
+    /// Its keeper.
+    pub(crate) fn keeper(&self) -> &Arc<KeeperClient> {
+        &self.client
+    }
+
+    /// Hands everything to the keeper that the volume consists of.
+    ///
+    /// # Errors
+    /// The keeper has not taken it.
+    pub(crate) fn hold(&self, entry: &Entry, options: VolumeOptions, parts: &Parts) -> Result<(), Failure> {
+        let (parts, descriptors) = parts.listed();
+        let (number, entry) = (self.number, Box::new(entry.clone()));
+        self.client.ask(&ToKeeper::HoldVolume { number, entry, options, parts }, &descriptors).map_err(not_held)
+    }
+
+    /// Records a setting that was changed, for a successor.
+    pub(crate) fn set(&self, key: &str, value: &str) {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        self.client.tell(&ToKeeper::Set { volume: Some(self.number), key, value });
+    }
+
+    /// Records where the volume is mounted, for a successor.
+    pub(crate) fn set_places(&self, places: Vec<Place>) {
+        self.client.tell(&ToKeeper::Places { volume: self.number, places });
+    }
+
+    /// Says that the volume has ended. The keeper has dropped it when this returns, its locks included.
+    pub(crate) fn ended(&self) {
+        // If the keeper is gone, so is what it held.
+        let _ = self.client.ask(&ToKeeper::DropVolume { number: self.number }, &[]);
+    }
+}
+
+impl Keeper for KeptVolume {
     fn keep(&self, number: u64, file: OwnedFd) -> io::Result<()> {
-        self.ask(&ToKeeper::KeepFile { number }, &[file.as_fd()])
+        self.client.ask(&ToKeeper::KeepFile { volume: self.number, number }, &[file.as_fd()])
     }
 
     fn release(&self, number: u64) {
-        self.tell(&ToKeeper::ReleaseFile { number });
+        self.client.tell(&ToKeeper::ReleaseFile { volume: self.number, number });
     }
 }

@@ -6,9 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::control::protocol::FailedUpgrade;
+use crate::control::protocol::{FailedUpgrade, VolumeOptions};
+use crate::keeper::client::monotonic_ns;
 use crate::keeper::link::Link;
-use crate::keeper::protocol::{PROTOCOL_VERSION, Part, Place, Predecessor, ToServer};
+use crate::keeper::protocol::{HeldVolume, PROTOCOL_VERSION, Part, Place, Predecessor, ToKeeper, ToServer};
+use crate::keeper::store::{self, Store, Stored};
 use crate::registry::Entry;
 
 /// Most numbers of files in a message.
@@ -37,9 +39,28 @@ impl Parts {
         self.0.get(&part).ok_or_else(missing)?.try_clone()
     }
 
+    /// Stores them for a later keeper.
+    fn store(&self, store: &mut Store, of: &str) {
+        self.0.iter().for_each(|(part, fd)| store.keep(&store::name(of, &part.name()), fd.as_fd()));
+    }
+
+    /// Those that an earlier keeper has stored.
+    fn restore(stored: &mut Stored, of: &str) -> Self {
+        let parts = Part::all(!of.is_empty()).iter();
+        Self(parts.filter_map(|part| Some((*part, stored.take(of, &part.name())?))).collect())
+    }
+
     /// Whether it is held.
     pub(crate) fn has(&self, part: Part) -> bool {
         self.0.contains_key(&part)
+    }
+
+    /// Whether the connection still exists. It ends with the last mount, or by force.
+    pub(super) fn is_connected(&self) -> bool {
+        let Some(device) = self.0.get(&Part::Device) else { return false };
+        let mut device = [PollFd::new(device, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut device, Some(&now)).is_ok() && !device[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
     }
 
     /// Those of a message.
@@ -56,43 +77,236 @@ impl Parts {
     }
 }
 
-/// A mount that a server has completed.
+/// A volume that a server has mounted.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Volume {
     pub(super) entry: Entry,
-    pub(super) parts: Parts,
+    options: VolumeOptions,
+    parts: Parts,
+    /// Files that were removed while they were open, by number.
+    files: BTreeMap<u64, OwnedFd>,
+    settings: BTreeMap<String, String>,
+    places: Vec<Place>,
+}
+
+impl Volume {
+    fn new(entry: Entry, options: VolumeOptions, parts: Parts) -> Self {
+        Self { entry, options, parts, files: BTreeMap::new(), settings: BTreeMap::new(), places: Vec::new() }
+    }
+
+    /// Everything but the descriptors.
+    fn facts(&self, number: u64) -> HeldVolume {
+        HeldVolume {
+            number,
+            entry: self.entry.clone(),
+            options: self.options,
+            parts: self.parts.0.keys().copied().collect(),
+            files: self.files.len().div_ceil(NUMBERS_MAX),
+            settings: self.settings.clone(),
+            places: self.places.clone(),
+        }
+    }
+
+    /// A volume that an earlier keeper has stored. `None` if that had not been completed.
+    fn restore(stored: &mut Stored, number: u64) -> Option<Self> {
+        let of = number.to_string();
+        let HeldVolume { entry, options, settings, places, .. } = stored.state(&of)?;
+        let parts = Parts::restore(stored, &of);
+        let numbers = stored.files(&of).into_iter();
+        let files = numbers.filter_map(|file| Some((file, stored.take(&of, &file_name(file))?))).collect();
+        Some(Self { entry, options, parts, files, settings, places })
+    }
+
+    fn send(&self, number: u64, link: &Link) -> io::Result<()> {
+        let (_, descriptors) = self.parts.listed();
+        let numbers: Vec<_> = self.files.keys().copied().collect();
+        link.send(&ToServer::Volume(Box::new(self.facts(number))), &descriptors)?;
+        numbers.chunks(NUMBERS_MAX).try_for_each(|some| link.send(&ToServer::Files { numbers: some.to_vec() }, &[]))
+    }
+}
+
+/// The name of the pidfd of the server in the store.
+const SERVER: &str = "server";
+
+/// The part of the estate that a message has changed.
+enum Changed {
+    /// Descriptors that do not belong to a volume.
+    Parts,
+    /// Other things that do not.
+    Facts,
+    Volume(u64),
+    /// Of a volume, a removed file.
+    File(u64, u64),
+}
+
+/// The name of a removed file in the store.
+fn file_name(number: u64) -> String {
+    format!("file.{number}")
 }
 
 /// Everything that the present server, or the last one, left with the keeper.
 #[derive(Debug, Default)]
 pub(super) struct Estate {
-    /// `None` before the first server has completed the mount.
-    pub(super) held: Option<Held>,
-    /// Files that were removed while they were open, by number.
-    pub(super) files: BTreeMap<u64, OwnedFd>,
-    pub(super) settings: BTreeMap<String, String>,
-    pub(super) places: Vec<Place>,
+    pub(super) parts: Parts,
+    pub(super) volumes: BTreeMap<u64, Volume>,
+    settings: BTreeMap<String, String>,
+    /// The process that serves, or was the last to serve. `None` before the first one has completed its start.
+    pub(super) server: Option<u32>,
+    /// A pidfd of the last process of an earlier keeper, which may not have ended.
+    pub(super) stray: Option<OwnedFd>,
     /// Takeovers that were completed.
     takeovers: u32,
     /// When the last server stopped answering; `None` while one serves.
     pub(super) stopped_ns: Option<u64>,
     pub(super) has_handed_over: bool,
+    /// All of it once more, if there is a service manager that stores descriptors.
+    store: Option<Store>,
 }
 
 impl Estate {
-    /// A server has completed the mount, or has taken it over.
-    pub(super) fn hold(&mut self, held: Held) {
-        self.takeovers += u32::from(self.held.is_some());
-        self.held = Some(held);
-        (self.stopped_ns, self.has_handed_over) = (None, false);
+    /// Of a keeper that has just started, with what an earlier one has stored.
+    pub(super) fn begin() -> Self {
+        let Some(mut store) = Store::of_this_service() else { return Self::default() };
+        let mut stored = Stored::with_this_process();
+        store.adopt(&stored);
+        let mut estate = Self { stray: stored.take("", SERVER), ..Self::default() };
+        if let Some(Predecessor { pid, settings, takeovers, .. }) = stored.state("") {
+            estate.parts = Parts::restore(&mut stored, "");
+            let numbers = stored.volumes();
+            let volume = |number| Some((number, Volume::restore(&mut stored, number)?));
+            estate.volumes = numbers.into_iter().filter_map(volume).collect();
+            (estate.server, estate.settings, estate.takeovers) = (Some(pid), settings, takeovers);
+            // The last server ends when its keeper does.
+            estate.stopped_ns = Some(monotonic_ns());
+        }
+        // An incomplete volume is of no use.
+        for number in stored.volumes().iter().filter(|number| !estate.volumes.contains_key(number)) {
+            store.forget_all(&number.to_string());
+        }
+        Self { store: Some(store), ..estate }
     }
 
-    /// Whether the connection still exists. It ends with the last mount, or by force.
+    /// Everything has ended.
+    pub(super) fn end(&mut self) {
+        if let Some(store) = &mut self.store {
+            store.forget_all("");
+        }
+        *self = Self { store: self.store.take(), ..Self::default() };
+    }
+
+    /// Everything but descriptors and volumes.
+    fn facts(&self, pid: u32) -> Predecessor {
+        Predecessor {
+            pid,
+            parts: self.parts.0.keys().copied().collect(),
+            volumes: self.volumes.len(),
+            settings: self.settings.clone(),
+            takeovers: self.takeovers,
+            stopped_ns: self.stopped_ns.unwrap_or_default(),
+            has_handed_over: self.has_handed_over,
+            failed_upgrade: None,
+        }
+    }
+
+    /// Stores the part that has changed.
+    fn store(&mut self, changed: &Changed) {
+        let facts = self.server.map(|pid| self.facts(pid));
+        let Some(store) = &mut self.store else { return };
+        match *changed {
+            Changed::Parts => self.parts.store(store, ""),
+            Changed::Facts => facts.iter().for_each(|facts| store.keep_state("", facts)),
+            Changed::Volume(number) => {
+                let of = number.to_string();
+                match self.volumes.get(&number) {
+                    Some(volume) => {
+                        volume.parts.store(store, &of);
+                        // Last, because it says that the volume is complete.
+                        store.keep_state(&of, &volume.facts(number));
+                    }
+                    None => store.forget_all(&of),
+                }
+            }
+            Changed::File(volume, number) => {
+                let name = store::name(&volume.to_string(), &file_name(number));
+                match self.volumes.get(&volume).and_then(|volume| volume.files.get(&number)) {
+                    Some(file) => store.keep(&name, file.as_fd()),
+                    None => store.forget(&name),
+                }
+            }
+        }
+    }
+
+    /// A server with this pidfd has got everything.
+    pub(super) fn joined(&mut self, pidfd: &OwnedFd) {
+        if let Some(store) = &mut self.store {
+            store.forget(SERVER);
+            store.keep(SERVER, pidfd.as_fd());
+        }
+    }
+
+    /// A server has completed its start, or has taken over.
+    pub(super) fn serves(&mut self, server: u32) {
+        self.takeovers += u32::from(self.server.is_some());
+        self.server = Some(server);
+        (self.stopped_ns, self.has_handed_over) = (None, false);
+        self.store(&Changed::Facts);
+    }
+
+    /// Whether a program can still reach a volume.
     pub(super) fn is_connected(&self) -> bool {
-        let Some(device) = self.held.as_ref().and_then(|held| held.parts.0.get(&Part::Device)) else { return false };
-        let mut device = [PollFd::new(device, PollFlags::empty())];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut device, Some(&now)).is_ok() && !device[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+        self.volumes.values().any(|volume| volume.parts.is_connected())
+    }
+
+    /// Takes a message that changes what is held.
+    ///
+    /// # Errors
+    /// It is not such a message, or there is no such volume.
+    pub(super) fn take(&mut self, message: ToKeeper, mut descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        let changed = match message {
+            ToKeeper::Hold { parts } => {
+                self.parts = Parts::of(&parts, descriptors)?;
+                Changed::Parts
+            }
+            ToKeeper::HoldVolume { number, entry, options, parts } => {
+                let volume = Volume::new(*entry, options, Parts::of(&parts, descriptors)?);
+                self.volumes.insert(number, volume);
+                Changed::Volume(number)
+            }
+            ToKeeper::KeepFile { volume, number } => {
+                let file = descriptors.pop().ok_or(io::ErrorKind::InvalidData)?;
+                self.volume(volume)?.files.insert(number, file);
+                Changed::File(volume, number)
+            }
+            ToKeeper::ReleaseFile { volume, number } => {
+                self.volume(volume)?.files.remove(&number);
+                Changed::File(volume, number)
+            }
+            ToKeeper::Set { volume: Some(volume), key, value } => {
+                self.volume(volume)?.settings.insert(key, value);
+                Changed::Volume(volume)
+            }
+            ToKeeper::Set { volume: None, key, value } => {
+                self.settings.insert(key, value);
+                Changed::Facts
+            }
+            ToKeeper::Places { volume, places } => {
+                self.volume(volume)?.places = places;
+                Changed::Volume(volume)
+            }
+            ToKeeper::DropVolume { number } => {
+                self.volumes.remove(&number);
+                Changed::Volume(number)
+            }
+            ToKeeper::Hello { .. } | ToKeeper::Serves | ToKeeper::HandOver { .. } | ToKeeper::Done => {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        };
+        self.store(&changed);
+        Ok(())
+    }
+
+    fn volume(&mut self, number: u64) -> io::Result<&mut Volume> {
+        self.volumes.get_mut(&number).ok_or_else(|| io::Error::other("there is no such volume"))
     }
 
     /// Sends everything to a server that has just started.
@@ -100,23 +314,12 @@ impl Estate {
     /// # Errors
     /// It is gone, or does not read.
     pub(super) fn send(&self, link: &Link, failed_upgrade: Option<&FailedUpgrade>) -> io::Result<()> {
-        let start =
-            |predecessor| ToServer::Start { version: PROTOCOL_VERSION, keeper: std::process::id(), predecessor };
-        let Some(Held { entry, parts }) = &self.held else { return link.send(&start(None), &[]) };
-        let (parts, descriptors) = parts.listed();
-        let numbers: Vec<_> = self.files.keys().copied().collect();
-        let predecessor = Predecessor {
-            entry: entry.clone(),
-            parts,
-            files: numbers.chunks(NUMBERS_MAX).len(),
-            settings: self.settings.clone(),
-            places: self.places.clone(),
-            takeovers: self.takeovers,
-            stopped_ns: self.stopped_ns.unwrap_or_default(),
-            has_handed_over: self.has_handed_over,
-            failed_upgrade: failed_upgrade.cloned(),
-        };
+        let (version, keeper, is_stored) = (PROTOCOL_VERSION, std::process::id(), self.store.is_some());
+        let start = |predecessor| ToServer::Start { version, keeper, is_stored, predecessor };
+        let Some(pid) = self.server else { return link.send(&start(None), &[]) };
+        let (_, descriptors) = self.parts.listed();
+        let predecessor = Predecessor { failed_upgrade: failed_upgrade.cloned(), ..self.facts(pid) };
         link.send(&start(Some(Box::new(predecessor))), &descriptors)?;
-        numbers.chunks(NUMBERS_MAX).try_for_each(|some| link.send(&ToServer::Files { numbers: some.to_vec() }, &[]))
+        self.volumes.iter().try_for_each(|(number, volume)| volume.send(*number, link))
     }
 }

@@ -1,7 +1,7 @@
-//! A mount that outlives its process (ADR 0033).
+//! A mount process, or a daemon, whose mounts outlive it (ADR 0033).
 //!
 //! The process that the user starts becomes the *keeper*: small, with one thread, and without an engine. It starts the
-//! *server*, the mount process proper, as its child, and holds a duplicate of each descriptor that must not be closed.
+//! *server*, the mount process or daemon proper, as its child, and holds a duplicate of each descriptor that must not be closed.
 //! When the server dies, the keeper starts a successor and gives it all of them.
 //!
 //! ```text
@@ -12,6 +12,8 @@
 //! remains    the threads of a dead server, and when a successor may start
 //! estate     everything that the keeper holds
 //! client     the server's side
+//! succession a takeover on purpose
+//! store      the same, with the service manager
 //! protocol   the messages between both
 //! link       the socket for them
 //! ```
@@ -20,10 +22,12 @@
 //! K1. A successor starts only when no thread of its predecessor can change the source any more ([`remains`]).
 //! K2. Every lock of the mount belongs to an open file that the keeper has too. So no other process can take it between
 //!     two servers, and a successor never has to.
-//! K3. A server goes on without its keeper. Only a crash would end the mount then.
+//! K3. A server goes on without its keeper. Only a crash would end the mount then. If K6 applies, it ends at once instead:
+//!     the next keeper starts another one, and nothing may change in between that it would not know.
 //! K4. When a call that hands a descriptor to the keeper has returned, a successor will get that descriptor.
 //! K5. A server is started from a file that the keeper has open, never from a path. Only `slackwater upgrade` changes that
-//!     file, and a program that did not take the mount over is never started twice.
+//!     file, and a program that did not take over is never started twice.
+//! K6. In a service with a descriptor store, everything in the estate is in that store too. So the keeper may die as well.
 
 pub(crate) mod client;
 mod estate;
@@ -34,6 +38,8 @@ pub(crate) mod process;
 mod programs;
 pub(crate) mod protocol;
 mod remains;
+mod store;
+mod succession;
 
 pub(crate) use estate::Parts;
 pub(crate) use programs::Program;

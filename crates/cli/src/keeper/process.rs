@@ -16,33 +16,28 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, kill_process, pidfd_open, setrlimit, setsid};
 use slackwater_fuse::Printable as _;
 
-use crate::arguments::MountArguments;
 use crate::commands::mount::background::{self, Departure};
 use crate::exit::{Failure, Reason};
 use crate::keeper::client::monotonic_ns;
-use crate::keeper::estate::{Estate, Held, Parts};
+use crate::keeper::estate::Estate;
 use crate::keeper::link::Link;
 use crate::keeper::pace::Pace;
 use crate::keeper::programs::{Program, Programs};
 use crate::keeper::protocol::{PROTOCOL_VERSION, Part, ToKeeper, ToServer};
-use crate::keeper::remains;
+use crate::keeper::remains::{self, LOOK, SAID_AFTER};
 use crate::os::killed_process::{abort_connections_of, end_connection_at};
 use crate::os::mount_table::{is_slackwater, mount_at};
 use crate::os::sys::{self, Signal, Signals};
 use crate::output::terminal::errln;
-use crate::volume::endpoints;
+use crate::registry::Entry;
 
 /// Servers that may fail in a row before one completes a takeover.
 const FAILURES_MAX: u32 = 10;
 /// Between two of them.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A program to which the mount is upgraded has to say hello within this time.
+/// The program of an upgrade has to say hello within this time.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// How often the threads of a dead server are looked at.
-const LOOK: Duration = Duration::from_millis(1);
-/// After this time a message says that they hold a takeover up.
-const SAID_AFTER: Duration = Duration::from_secs(2);
-/// How long a server that never completed the mount may take to end, before and after its connection is aborted.
+/// How long a server that never completed its start may take to end, before and after its connection is aborted.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// Looks after which a process of harmless threads is not about to end.
 const STAYS_AFTER: u32 = 5;
@@ -53,6 +48,10 @@ const KILL: i32 = libc::SIGKILL;
 /// Only the death of one thread, which is not the first: the others may wait for the successor, and the end of the first
 /// is reported after theirs. Kernel: `PIDFD_THREAD`, from Linux 6.9 on.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
+
+/// Variables of a service manager that are meant for its child, the keeper. Without the last one, the server answers the
+/// watchdog.
+const OF_KEEPER: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"];
 
 /// How a server has ended.
 enum End {
@@ -73,8 +72,18 @@ struct Server {
     end: OwnedFd,
     /// It takes signals.
     is_ready: bool,
-    /// When it completed the mount.
-    holds_since: Option<Instant>,
+    /// When it completed its start.
+    serves_since: Option<Instant>,
+}
+
+/// The process to keep.
+pub(crate) struct Kept {
+    /// Its command line.
+    pub(crate) arguments: Vec<OsString>,
+    /// Of a mount process; a daemon is kept without volumes too.
+    pub(crate) mountpoint: Option<PathBuf>,
+    /// It leaves the terminal once it serves.
+    pub(crate) is_detached: bool,
 }
 
 /// The keeper.
@@ -87,32 +96,34 @@ struct Keeper {
     estate: Estate,
     /// Signals for a server that does not take them yet.
     pending: Vec<Signal>,
-    /// A signal that ends the mount in any case. A server may die before it has.
+    /// A signal that ends the server in any case. A server may die before it has.
     ending: Option<Signal>,
     /// Dead servers that have not quite ended.
     remains: Vec<Child>,
     failures: u32,
     /// The volume was released: there is nothing to take over.
     is_done: bool,
-    mountpoint: PathBuf,
+    /// Of a mount process.
+    mountpoint: Option<PathBuf>,
     /// The file system of the mount of ours that was at the mount point before.
     device_before: Option<String>,
-    /// For a mount in the background.
+    /// For a process in the background.
     nothing: Option<File>,
 }
 
-/// Keeps a mount until its end.
+/// Keeps a mount or a daemon until its end.
 ///
 /// # Errors
-/// The server cannot be started, or the mount was given up.
+/// The server cannot be started, or was given up.
 ///
 /// # Blocking
-/// For as long as it is mounted.
-pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
-    let failed = |error: io::Error| Failure::failed(format!("cannot start the keeper of the mount: {error}"));
+/// For as long as it serves.
+pub(crate) fn run(kept: Kept) -> Result<ExitCode, Failure> {
+    let failed = |error: io::Error| Failure::failed(format!("cannot start the keeper: {error}"));
+    let Kept { arguments, mountpoint, is_detached } = kept;
     let signals = Signals::block();
     let signal_fd = signals.descriptor().map_err(failed)?;
-    let nothing = match arguments.detached {
+    let nothing = match is_detached {
         true => {
             background::end_with_starter()?;
             // Fails only for the leader of a process group, which another process has detached.
@@ -121,23 +132,18 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
         }
         false => None,
     };
+    let estate = Estate::begin();
     sys::keep_descriptors_from_programs();
     raise_limit();
-    let mountpoint = endpoints::name_of(&arguments.mountpoint).unwrap_or_else(|_| arguments.mountpoint.clone());
-    let device_before = mount_at(&mountpoint).filter(is_slackwater).map(|mount| mount.device);
+    let mount_before = mountpoint.as_deref().and_then(mount_at).filter(is_slackwater);
+    let device_before = mount_before.map(|mount| mount.device);
     let keeper = Keeper {
-        arguments: background::command_line(
-            arguments,
-            match arguments.detached {
-                true => &["--kept", "--detached"],
-                false => &["--kept"],
-            },
-        ),
+        arguments,
         programs: Programs::of_this_process().map_err(failed)?,
         pace: Pace::default(),
         signals,
         signal_fd,
-        estate: Estate::default(),
+        estate,
         pending: Vec::new(),
         ending: None,
         remains: Vec::new(),
@@ -150,7 +156,7 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
     keeper.run()
 }
 
-/// The keeper has a descriptor for each file that was removed while it was open.
+/// The keeper has a few descriptors for each volume, and one for each file that was removed while it was open.
 fn raise_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum.or(limit.current);
@@ -160,44 +166,47 @@ fn raise_limit() {
 
 impl Keeper {
     fn run(mut self) -> Result<ExitCode, Failure> {
+        if let Some(stray) = self.estate.stray.take() {
+            remains::end(&stray);
+        }
         loop {
             let mut life = None;
             let end = match self.start() {
                 Ok(mut server) => {
                     self.attend(&mut server);
-                    life = server.holds_since.map(|since| since.elapsed());
+                    life = server.serves_since.map(|since| since.elapsed());
                     let end = self.end_of(&mut server);
-                    if let (End::Died(_) | End::Killed(_), None) = (&end, &self.estate.held) {
+                    if let (End::Died(_) | End::Killed(_), None) = (&end, self.estate.server) {
                         self.clear_away(server.child.id());
                     }
                     self.remains.push(server.child);
                     end
                 }
-                Err(error) if self.estate.held.is_none() => {
-                    return Err(Failure::failed(format!("cannot start the mount process: {error}")));
+                Err(error) if self.estate.server.is_none() => {
+                    return Err(Failure::failed(format!("cannot start the process that serves: {error}")));
                 }
                 Err(error) => End::Died(format!("cannot be started: {error}")),
             };
             let has_completed = life.is_some();
             let is_killed = matches!(end, End::Killed(_));
             let why = match end {
-                End::Exited(status) if self.is_done || self.estate.held.is_none() => return Ok(exit_code(status)),
+                End::Exited(status) if self.is_done || self.estate.server.is_none() => return Ok(exit_code(status)),
                 End::Exited(_) if has_completed && self.estate.has_handed_over => {
                     self.pace.reset();
                     continue;
                 }
                 End::Exited(status) if has_completed => return Ok(exit_code(status)),
                 End::Exited(status) => format!("has failed with status {status}"),
-                End::Died(why) | End::Killed(why) if self.is_done || self.estate.held.is_none() => {
-                    return Err(Failure::failed(format!("the mount process {why}")));
+                End::Died(why) | End::Killed(why) if self.is_done || self.estate.server.is_none() => {
+                    return Err(Failure::failed(format!("the {} {why}", self.kind())));
                 }
                 End::Died(why) | End::Killed(why) => why,
             };
-            if !self.estate.is_connected() {
+            if self.mountpoint.is_some() && !self.estate.is_connected() {
                 return Err(self.give_up(&format!("the mount process {why} after the unmount")));
             }
             if let Some(life) = life {
-                errln!("The mount process {why}: another one takes over.");
+                errln!("The {} {why}: another one takes over.", self.kind());
                 match is_killed {
                     true => self.pace.reset(),
                     false => {
@@ -210,13 +219,18 @@ impl Keeper {
             } else {
                 self.failures += 1;
                 if self.failures >= FAILURES_MAX {
-                    let text = format!("{FAILURES_MAX} mount processes in a row failed; the last one {why}");
+                    let text = format!("the {} failed {FAILURES_MAX} times in a row; the last one {why}", self.kind());
                     return Err(self.give_up(&text));
                 }
-                errln!("The mount process {why}: another one takes over.");
+                errln!("The {} {why}: another one takes over.", self.kind());
                 self.pause(PAUSE);
             }
         }
+    }
+
+    /// The word for the server, for people.
+    fn kind(&self) -> &'static str {
+        if self.mountpoint.is_some() { "mount process" } else { "daemon" }
     }
 
     /// Waits before the next server starts; a signal for it ends the wait.
@@ -233,10 +247,13 @@ impl Keeper {
         let mut command = self.programs.command();
         // Ctrl-C reaches the keeper alone, which passes it on.
         command.args(&self.arguments).stdin(Stdio::from(other)).process_group(0);
+        for variable in OF_KEEPER {
+            command.env_remove(variable);
+        }
         let mut child = command.spawn()?;
         let watch = || pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         match watch() {
-            Ok(end) => Ok(Server { child, link: Some(link), end, is_ready: false, holds_since: None }),
+            Ok(end) => Ok(Server { child, link: Some(link), end, is_ready: false, serves_since: None }),
             Err(errno) => {
                 let _ = child.kill();
                 self.remains.push(child);
@@ -252,7 +269,7 @@ impl Keeper {
             hello_by = hello_by.filter(|_| !server.is_ready);
             if hello_by.take_if(|by| *by <= Instant::now()).is_some() {
                 let (pid, within) = (server.child.id(), HELLO_WITHIN.as_secs());
-                errln!("The mount process (pid {pid}) has said nothing to its keeper for {within} s: it is killed.");
+                errln!("The {} (pid {pid}) has said nothing to its keeper for {within} s: it is killed.", self.kind());
                 // It fails only when the server has ended.
                 let _ = server.child.kill();
             }
@@ -324,6 +341,7 @@ impl Keeper {
         let kept = ToServer::Kept { error: None };
         match message {
             ToKeeper::Hello { version: PROTOCOL_VERSION, thread } => {
+                self.estate.joined(&pidfd_open(Pid::from_child(&server.child), PidfdFlags::empty())?);
                 let thread = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
                 server.end = pidfd_open(thread, PIDFD_THREAD)?;
                 self.estate.send(link, self.programs.failed())?;
@@ -335,29 +353,12 @@ impl Keeper {
                 Ok(())
             }
             ToKeeper::Hello { .. } => Err(io::ErrorKind::Unsupported.into()),
-            ToKeeper::Hold { entry, parts } => {
-                self.estate.hold(Held { entry: *entry, parts: Parts::of(&parts, descriptors)? });
-                (server.holds_since, self.failures) = (Some(Instant::now()), 0);
+            ToKeeper::Serves => {
+                self.estate.serves(server.child.id());
+                (server.serves_since, self.failures) = (Some(Instant::now()), 0);
                 self.programs.note_success();
                 self.depart();
                 link.send(&kept, &[])
-            }
-            ToKeeper::KeepFile { number } => {
-                let file = descriptors.pop().ok_or(io::ErrorKind::InvalidData)?;
-                self.estate.files.insert(number, file);
-                link.send(&kept, &[])
-            }
-            ToKeeper::ReleaseFile { number } => {
-                self.estate.files.remove(&number);
-                Ok(())
-            }
-            ToKeeper::Set { key, value } => {
-                self.estate.settings.insert(key, value);
-                Ok(())
-            }
-            ToKeeper::Places { places } => {
-                self.estate.places = places;
-                Ok(())
             }
             ToKeeper::HandOver { stopped_ns, program } => {
                 (self.estate.has_handed_over, self.estate.stopped_ns) = (true, Some(stopped_ns));
@@ -367,15 +368,28 @@ impl Keeper {
                 Ok(())
             }
             ToKeeper::Done => {
-                (self.estate, self.is_done) = (Estate::default(), true);
+                self.estate.end();
+                self.is_done = true;
                 link.send(&kept, &[])
+            }
+            message @ (ToKeeper::Hold { .. }
+            | ToKeeper::HoldVolume { .. }
+            | ToKeeper::KeepFile { .. }
+            | ToKeeper::DropVolume { .. }) => {
+                let error = self.estate.take(message, descriptors).err().map(|error| error.to_string());
+                link.send(&ToServer::Kept { error }, &[])
+            }
+            message @ (ToKeeper::ReleaseFile { .. } | ToKeeper::Set { .. } | ToKeeper::Places { .. }) => {
+                // It fails for a volume that has just ended.
+                let _ = self.estate.take(message, descriptors);
+                Ok(())
             }
         }
     }
 
-    /// Detaches from the terminal once the mount is complete. The announcement ends when the server has detached too.
+    /// Detaches from the terminal once everything is mounted. The announcement ends when the server has detached too.
     fn depart(&mut self) {
-        let log = self.estate.held.as_ref().and_then(|held| held.parts.duplicate(Part::Log).ok());
+        let log = self.estate.parts.duplicate(Part::Log).ok();
         if let Some((nothing, log)) = self.nothing.take().zip(log) {
             let _ = std::env::set_current_dir("/");
             Departure::with(nothing, log.into()).leave();
@@ -386,7 +400,7 @@ impl Keeper {
     fn end_of(&mut self, server: &mut Server) -> End {
         let (since, pid) = (Instant::now(), server.child.id());
         let (mut looks, mut is_said, mut is_aborted) = (0, false, false);
-        while server.link.as_ref().is_some_and(has_message) {
+        while server.link.as_ref().is_some_and(remains::is_readable) {
             self.receive(server);
         }
         self.estate.stopped_ns.get_or_insert_with(monotonic_ns);
@@ -396,7 +410,7 @@ impl Keeper {
             }
             let unknown = || End::Died(format!("(pid {pid}) died"));
             let elapsed = since.elapsed();
-            if self.estate.held.is_none() && !self.is_done {
+            if self.estate.server.is_none() && !self.is_done {
                 // It may wait in the kernel for its own mount.
                 if elapsed > ENDS_WITHIN && !std::mem::replace(&mut is_aborted, true) {
                     abort_connections_of(pid);
@@ -411,7 +425,8 @@ impl Keeper {
                 }
             } else if elapsed > SAID_AFTER && !std::mem::replace(&mut is_said, true) {
                 errln!(
-                    "The mount process (pid {pid}) has died, and its source does not let it go: waiting for the source."
+                    "The {} (pid {pid}) has died, and its source does not let it go: waiting for the source.",
+                    self.kind()
                 );
             }
             thread::sleep(LOOK);
@@ -421,23 +436,31 @@ impl Keeper {
     /// Removes the mount of a server that died before it was complete.
     fn clear_away(&self, pid: u32) {
         abort_connections_of(pid);
-        let mount = mount_at(&self.mountpoint).filter(is_slackwater);
+        let Some(mountpoint) = &self.mountpoint else { return };
+        let mount = mount_at(mountpoint).filter(is_slackwater);
         if let Some(mount) = mount.filter(|mount| self.device_before.as_ref() != Some(&mount.device)) {
             end_connection_at(&mount);
-            let _ = unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
+            let _ = unmount(mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }
     }
 
     /// Leaves everything as a mount process without a keeper does that was killed.
     fn give_up(self, why: &str) -> Failure {
-        let Some(Held { entry, .. }) = self.estate.held else { return Failure::failed(why) };
-        // A thread that waits for an answer keeps the connection open.
+        // A thread that waits for an answer keeps its connection open.
         for child in &self.remains {
             abort_connections_of(child.id());
         }
-        let (source, arena) = (entry.source.name().printable(), entry.arena.printable());
-        Failure::failed(format!("the mount at {} is given up: {why}", entry.mountpoint.printable()))
-            .advise(format!("its unwritten data is in {arena}: mount {source} again to write it back"))
+        let failure = Failure::failed(match &self.mountpoint {
+            Some(mountpoint) => format!("the mount at {} is given up: {why}", mountpoint.printable()),
+            None => format!("the daemon is given up: {why}"),
+        });
+        self.estate.volumes.values().fold(failure, |failure, volume| {
+            let Entry { source, mountpoint, arena, .. } = &volume.entry;
+            let (source, mountpoint, arena) = (source.name().printable(), mountpoint.printable(), arena.printable());
+            failure.advise(format!(
+                "the unwritten data of {mountpoint} is in {arena}: mount {source} again to write it back"
+            ))
+        })
     }
 }
 
@@ -450,12 +473,6 @@ impl End {
             (None, signal) => Self::Died(format!("(pid {pid}) was killed by signal {}", signal.unwrap_or_default())),
         }
     }
-}
-
-fn has_message(link: &Link) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let mut link = [PollFd::new(link, PollFlags::IN)];
-    poll(&mut link, Some(&now)).is_ok() && link[0].revents().contains(PollFlags::IN)
 }
 
 fn timespec(time: Duration) -> Timespec {

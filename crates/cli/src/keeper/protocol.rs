@@ -1,40 +1,60 @@
 //! The messages between the keeper and the server.
 //!
-//! The server begins with [`ToKeeper::Hello`]; the keeper answers with [`ToServer::Start`], which has everything that
-//! the predecessor held, if there was one, followed by the numbers of its files. From then on the server speaks, and the keeper answers
-//! those messages that say so.
+//! The server begins with [`ToKeeper::Hello`]; the keeper answers with [`ToServer::Start`]. If there was a predecessor,
+//! that is followed by each of its volumes, and each volume by the numbers of its files. From then on the server speaks,
+//! and the keeper answers those messages that say so.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::protocol::FailedUpgrade;
+use crate::control::protocol::{FailedUpgrade, VolumeOptions};
 use crate::registry::Entry;
 
 /// Incremented when a message changes its meaning.
-pub(crate) const PROTOCOL_VERSION: u32 = 1;
+pub(crate) const PROTOCOL_VERSION: u32 = 2;
 
 /// A kind of descriptor.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Part {
-    /// The FUSE connection.
-    Device,
-    /// The front end's record for its successor.
-    Record,
     /// The cache, with its lock.
     Arena,
-    /// The source directory, with its lock.
-    Source,
-    /// The registry entry, with its lock.
-    Entry,
     /// The listening socket for commands.
     Control,
-    /// The listening socket for metrics, if the mount serves them.
+    /// The listening socket for metrics, if the process serves them.
     Metrics,
-    /// The log of a mount in the background.
+    /// The log of a process in the background.
     Log,
+    /// The lock on the socket of a daemon.
+    Lock,
+    /// The configuration with which a daemon was started.
+    Configuration,
+    /// Of a volume: the FUSE connection.
+    Device,
+    /// Of a volume: the front end's record for its successor.
+    Record,
+    /// Of a volume: the source directory, with its lock.
+    Source,
+    /// Of a volume: the registry entry, with its lock.
+    Entry,
+}
+
+impl Part {
+    const OF_PROCESS: [Self; 6] =
+        [Self::Arena, Self::Control, Self::Metrics, Self::Log, Self::Lock, Self::Configuration];
+    const OF_VOLUME: [Self; 4] = [Self::Device, Self::Record, Self::Source, Self::Entry];
+
+    /// Those of a volume, or of the process.
+    pub(super) fn all(of_volume: bool) -> &'static [Self] {
+        if of_volume { &Self::OF_VOLUME } else { &Self::OF_PROCESS }
+    }
+
+    /// A word for it.
+    pub(super) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
 }
 
 /// A mount point, and the link to its mount namespace in `/proc` if that is not the server's.
@@ -51,28 +71,44 @@ pub(super) enum ToKeeper {
         /// whatever the other threads wait for.
         thread: u32,
     },
-    /// It serves the mount. With a descriptor for each part. Answered.
+    /// The parts that all its volumes share. With a descriptor for each part. Answered.
     Hold {
-        entry: Box<Entry>,
         parts: Vec<Part>,
     },
+    /// It has mounted a volume. With a descriptor for each part. Answered.
+    HoldVolume {
+        number: u64,
+        entry: Box<Entry>,
+        options: VolumeOptions,
+        parts: Vec<Part>,
+    },
+    /// It serves all that the keeper holds. Answered.
+    Serves,
     /// With the descriptor of the file. Answered.
     KeepFile {
+        volume: u64,
         number: u64,
     },
     ReleaseFile {
+        volume: u64,
         number: u64,
     },
-    /// A setting was changed while the mount was served.
+    /// A setting of the process, or of a volume, was changed while it was served.
     Set {
+        volume: Option<u64>,
         key: String,
         value: String,
     },
-    /// Where the volume is mounted, if not only at its first mount point.
+    /// Where a volume is mounted, if not only at its first mount point.
     Places {
+        volume: u64,
         places: Vec<Place>,
     },
-    /// The volume has ended: nothing has to be kept any more. Answered.
+    /// A volume has ended: nothing of it has to be kept any more. Answered.
+    DropVolume {
+        number: u64,
+    },
+    /// Everything has ended. Answered.
     Done,
     /// It exits for a successor, and has stopped answering at this time of the monotonic clock. With the descriptor of
     /// the successor's program, if that is another one.
@@ -86,8 +122,16 @@ pub(super) enum ToKeeper {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "kebab-case")]
 pub(super) enum ToServer {
-    /// With a descriptor for each part that the predecessor held.
-    Start { version: u32, keeper: u32, predecessor: Option<Box<Predecessor>> },
+    /// With a descriptor for each part that the predecessor held for all its volumes.
+    Start {
+        version: u32,
+        keeper: u32,
+        /// Whether a service manager has everything as well, and starts another keeper if this one dies.
+        is_stored: bool,
+        predecessor: Option<Box<Predecessor>>,
+    },
+    /// A volume of the predecessor. With a descriptor for each part.
+    Volume(Box<HeldVolume>),
     /// Numbers of files that the keeper holds.
     Files { numbers: Vec<u64> },
     /// The answer; with an error if nothing was kept.
@@ -97,13 +141,12 @@ pub(super) enum ToServer {
 /// The server before a successor, as the keeper knows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Predecessor {
-    pub(crate) entry: Entry,
+    pub(crate) pid: u32,
     pub(super) parts: Vec<Part>,
-    /// Messages with numbers of files that follow.
-    pub(super) files: usize,
+    /// Messages with volumes that follow.
+    pub(super) volumes: usize,
     /// Changed settings.
     pub(crate) settings: BTreeMap<String, String>,
-    pub(crate) places: Vec<Place>,
     /// Completed takeovers before this one.
     pub(crate) takeovers: u32,
     /// When it stopped answering, on the monotonic clock.
@@ -112,4 +155,18 @@ pub(crate) struct Predecessor {
     pub(crate) has_handed_over: bool,
     /// The last upgrade, if it failed.
     pub(super) failed_upgrade: Option<FailedUpgrade>,
+}
+
+/// A volume, as the keeper knows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct HeldVolume {
+    pub(super) number: u64,
+    pub(crate) entry: Entry,
+    pub(crate) options: VolumeOptions,
+    pub(super) parts: Vec<Part>,
+    /// Messages with numbers of files that follow.
+    pub(super) files: usize,
+    /// Changed settings.
+    pub(crate) settings: BTreeMap<String, String>,
+    pub(crate) places: Vec<Place>,
 }

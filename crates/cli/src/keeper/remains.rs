@@ -9,9 +9,56 @@
 //! `folio_wait_writeback` in `fuse_launder_folio`, which no signal ends.
 
 use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, pidfd_send_signal};
+
+use crate::output::terminal::errln;
 
 const DEVICE: &str = "/dev/fuse";
+
+/// How often the threads of a dead server are looked at.
+pub(super) const LOOK: Duration = Duration::from_millis(1);
+/// After this time a message says that they hold a takeover up.
+pub(super) const SAID_AFTER: Duration = Duration::from_secs(2);
+
+/// Kills the server of an earlier keeper, which is not a child of this one, and waits until it changes nothing any more.
+///
+/// # Blocking
+/// For its source.
+pub(super) fn end(pidfd: &OwnedFd) {
+    // It fails only when the process has ended.
+    let _ = pidfd_send_signal(pidfd, Signal::KILL);
+    let (since, mut is_said) = (Instant::now(), false);
+    while !is_readable(pidfd)
+        && let Some(pid) = pid_of(pidfd)
+        && !are_harmless(pid)
+    {
+        if since.elapsed() > SAID_AFTER && !std::mem::replace(&mut is_said, true) {
+            errln!(
+                "The process before (pid {pid}) has died, and its source does not let it go: waiting for the source."
+            );
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// The process of a pidfd, unless it has ended.
+fn pid_of(pidfd: &OwnedFd) -> Option<u32> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
+}
+
+/// Whether something can be read, or a process has ended.
+pub(super) fn is_readable(fd: impl AsFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut fd = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fd, Some(&now)).is_ok() && fd[0].revents().contains(PollFlags::IN)
+}
 
 /// Whether no thread of a dying process will change anything any more.
 pub(super) fn are_harmless(pid: u32) -> bool {

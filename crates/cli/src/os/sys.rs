@@ -118,6 +118,17 @@ pub(crate) fn keep_descriptors_from_programs() {
     let _ = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
+/// The descriptors that the service manager has passed to this process, with their names. To be called once, before
+/// anything else can own them.
+///
+/// # Errors
+/// The manager's variables are not numbers.
+pub(crate) fn stored_descriptors() -> io::Result<Vec<(String, OwnedFd)>> {
+    let passed = sd_notify::listen_fds_with_names()?;
+    // SAFETY: the manager has opened them for this process, and nothing owns them yet.
+    Ok(passed.map(|(number, name)| (name, unsafe { OwnedFd::from_raw_fd(number) })).collect())
+}
+
 /// Type and device of the file that a descriptor is open on ([`local_stat`]); `None` if it is not open.
 pub(crate) fn kind_of(number: RawFd) -> Option<(FileType, u64)> {
     // SAFETY: the number, which is not -1, is borrowed for a call that changes nothing and fails where it is not open.

@@ -21,9 +21,12 @@ pub(crate) struct Entry {
     pub(crate) mountpoint: PathBuf,
     pub(crate) arena: PathBuf,
     pub(crate) cache_bytes: u64,
-    /// The process that keeps the mount when this one dies. It names the entry, which stays when the process changes.
+    /// The process that keeps the mount when this one dies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) keeper: Option<u32>,
+    /// The first keeper of the mount. It names the entry, which stays when the processes change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) first_keeper: Option<u32>,
     /// Its name in a daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) volume: Option<String>,
@@ -50,6 +53,7 @@ impl Entry {
             arena,
             cache_bytes,
             keeper: None,
+            first_keeper: None,
             volume: None,
             daemon: None,
         }
@@ -82,19 +86,19 @@ impl Entry {
         Self { volume: Some(volume), daemon: Some(daemon), ..self }
     }
 
-    /// The same entry, for a process that has taken the mount over.
-    pub(crate) fn of_successor(self) -> Self {
-        Self { pid: std::process::id(), ..self }
+    /// The same entry, for this process, which has taken the mount over.
+    pub(crate) fn of_successor(self, keeper: u32) -> Self {
+        Self { pid: std::process::id(), keeper: Some(keeper), ..self }
     }
 
-    /// The same entry, for a mount that this process keeps.
+    /// The same entry, for a mount that another process keeps.
     pub(crate) fn kept_by(self, keeper: Option<u32>) -> Self {
-        Self { keeper, ..self }
+        Self { keeper, first_keeper: keeper, ..self }
     }
 
     /// The number that names its files: they stay when another process takes a kept mount over.
     pub(crate) fn number(&self) -> u32 {
-        self.keeper.unwrap_or(self.pid)
+        self.first_keeper.unwrap_or(self.pid)
     }
 
     /// The volume in a request to the process.

@@ -130,6 +130,8 @@ pub(crate) struct Registered {
     path: PathBuf,
     /// Its lock is Y2.
     file: File,
+    /// It stays when this is dropped.
+    is_left: bool,
 }
 
 impl Registered {
@@ -142,33 +144,36 @@ impl Registered {
         self.file.as_fd()
     }
 
-    /// Leaves everything as a killed process does.
-    #[cfg(test)]
-    pub(crate) fn die(self) {
-        let mut this = std::mem::ManuallyDrop::new(self);
-        let nothing = File::open("/dev/null");
-        if let Ok(nothing) = nothing {
-            drop(std::mem::replace(&mut this.file, nothing));
-        }
+    /// Leaves the entry behind as a killed process does, without its lock: it says where the data is.
+    pub(crate) fn die(mut self) {
+        self.forget();
+        self.is_left = true;
     }
 
-    /// Leaves the entry behind: it says where the data is.
+    /// Leaves the entry behind, with its lock until this process ends.
     pub(crate) fn leave(self) {
         std::mem::forget(self);
     }
-}
 
-impl Drop for Registered {
-    fn drop(&mut self) {
-        // Y3. If it failed, the end would look like a death that left nothing in the arena.
-        let _ = self.file.set_len(0);
-        remove_files(&self.path);
+    fn forget(&self) {
         if let Some(name) = self.path.file_name() {
             let mut own = self.own.entries();
             if let Some(mountpoint) = own.names.remove(name) {
                 own.mountpoints.remove(&mountpoint);
             }
         }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if self.is_left {
+            return;
+        }
+        // Y3. If it failed, the end would look like a death that left nothing in the arena.
+        let _ = self.file.set_len(0);
+        remove_files(&self.path);
+        self.forget();
     }
 }
 
@@ -289,7 +294,7 @@ impl Registry {
         own.names.insert(entry.file_name().into(), entry.mountpoint.clone());
         own.mountpoints.insert(entry.mountpoint.clone());
         drop(own);
-        Registered { own: self.own.clone(), path, file }
+        Registered { own: self.own.clone(), path, file, is_left: false }
     }
 
     /// The lock file of the daemon whose base name is `name`.

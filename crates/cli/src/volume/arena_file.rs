@@ -114,6 +114,11 @@ impl Left {
         self.survivors.volumes.iter().flat_map(|volume| &volume.inodes).map(|inode| inode.record.ino).collect()
     }
 
+    /// The data, by volume.
+    pub(crate) fn survivors(&self) -> &Survivors {
+        &self.survivors
+    }
+
     /// An engine that goes on with the data.
     pub(crate) fn recover(self, clock: Arc<SystemClock>, tunables: Tunables) -> Engine {
         Engine::recover(self.arena, self.survivors, clock, tunables)

@@ -5,6 +5,7 @@
 //! arena_file, rescued    the cache file, and the data of an earlier mount
 //! node_search            files of an earlier mount, on sources that cannot open by handle
 //! front_end              the volume behind its FUSE mount
+//! keeping                a volume that outlives its process
 //! session/               one mounted volume: its state, its status, its unmount
 //! settings               what can be changed while it is mounted
 //! tenants, shrinkers     parts of its status
@@ -17,6 +18,7 @@
 pub(crate) mod arena_file;
 pub(crate) mod endpoints;
 pub(crate) mod front_end;
+pub(crate) mod keeping;
 pub(crate) mod name;
 pub(crate) mod node_search;
 pub(crate) mod pressure;

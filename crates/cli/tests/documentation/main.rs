@@ -168,13 +168,16 @@ fn the_unit_is_valid_for_systemd() {
     }
     let scratch = Scratch::new();
     let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist");
-    let dropin = scratch.dir("slackwater.service.d", 0o755).join("hardened.conf");
-    fs::copy(dist.join("slackwater-hardened.conf"), dropin).unwrap();
-    let unit = fs::read_to_string(dist.join("slackwater.service")).unwrap();
     let binary = scratch.command_for_all();
-    let unit = unit.replace("/usr/local/bin/slackwater", binary.to_str().unwrap());
+    let install = |name: &str, path: &Path| {
+        let text = fs::read_to_string(dist.join(name)).unwrap();
+        fs::write(path, text.replace("/usr/local/bin/slackwater", binary.to_str().unwrap())).unwrap();
+    };
+    let dropins = scratch.dir("slackwater.service.d", 0o755);
+    install("slackwater-hardened.conf", &dropins.join("hardened.conf"));
+    install("slackwater-keep.conf", &dropins.join("keep.conf"));
     let path = scratch.path.join("slackwater.service");
-    fs::write(&path, unit).unwrap();
+    install("slackwater.service", &path);
     let mut command = Command::new("systemd-analyze");
     command.args(["verify", "--man=no"]).arg(&path);
     run(command).expect(0, &[]);

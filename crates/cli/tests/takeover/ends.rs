@@ -71,7 +71,7 @@ fn a_mount_goes_on_without_its_keeper_and_says_so() {
     kill_process(kept.keeper(), Signal::KILL).unwrap();
     wait_until("the server has noticed", || kept.status()["kept"]["is_kept"].as_bool() == Some(false));
     kept.run(&["status"]).expect(0, &["NOT KEPT ANY MORE"]);
-    assert_eq!(kept.mount.said("the mount is not kept any more"), 1);
+    assert_eq!(kept.mount.said("nothing is kept any more"), 1);
     // Files that are removed while they are open are not kept either.
     fs::remove_file(&path).unwrap();
     drop(open);
@@ -130,7 +130,7 @@ fn a_mount_is_given_up_after_ten_servers_that_fail_and_its_data_is_kept() {
     fs::rename(&kept.source, &away).unwrap();
     kept.kill_server();
     let output = kept.mount.wait();
-    output.expect(1, &["10 mount processes in a row failed", "is given up", "mount", "again to write it back"]);
+    output.expect(1, &["the mount process failed 10 times in a row", "is given up", "mount", "again to write it back"]);
     assert_eq!(output.text.matches("another one takes over").count(), 10, "{}", output.text);
     fs::rename(&away, &kept.source).unwrap();
     kept.scratch.run(["status"]).expect(0, &["which died"]);

@@ -126,11 +126,13 @@ fn pid(number: i64) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }
 
-/// The children of a process with one thread.
+/// The children of a process.
 pub(super) fn children(of: Pid) -> Vec<Pid> {
-    let of = of.as_raw_nonzero();
-    let list = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
-    list.split_whitespace().filter_map(|number| pid(number.parse().ok()?)).collect()
+    let threads = fs::read_dir(format!("/proc/{}/task", of.as_raw_nonzero())).into_iter().flatten().flatten();
+    let lists = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    let numbers: Vec<_> =
+        lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
+    numbers.iter().filter_map(|number| pid(number.parse().ok()?)).collect()
 }
 
 /// Whether it is a mount process that has not been killed.

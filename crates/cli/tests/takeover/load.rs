@@ -55,9 +55,9 @@ impl Program {
 
     /// Whether it has failed so far.
     #[track_caller]
-    fn check(&self, kept: &Kept) {
+    fn check(&self, errors: impl Fn() -> String) {
         if let Ok(Err(error)) = self.done.try_recv() {
-            panic!("{} failed: {error}; {}", self.name, kept.mount.errors());
+            panic!("{} failed: {error}; {}", self.name, errors());
         }
     }
 
@@ -153,8 +153,8 @@ pub(super) struct Load {
 
 impl Load {
     #[track_caller]
-    pub(super) fn start(kept: &Kept) -> Self {
-        let at = |name: &str| kept.mountpoint.join(name);
+    pub(super) fn start(mountpoint: &Path) -> Self {
+        let at = |name: &str| mountpoint.join(name);
         let fixed = bytes(1, 300_000);
         fs::write(at("fixed"), &fixed).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
@@ -162,35 +162,35 @@ impl Load {
             Program::start("overwriter", &stop, overwriter(at("overwritten"))),
             Program::start("appender", &stop, appender(at("appended"))),
             Program::start("reader", &stop, reader(at("fixed"), fixed.clone())),
-            Program::start("namer", &stop, namer(kept.mountpoint.clone())),
-            Program::start("remover", &stop, remover(kept.mountpoint.clone())),
+            Program::start("namer", &stop, namer(mountpoint.to_path_buf())),
+            Program::start("remover", &stop, remover(mountpoint.to_path_buf())),
         ];
         Self { stop, programs, fixed }
     }
 
     /// Fails if one of them has failed so far.
     #[track_caller]
-    pub(super) fn check(&self, kept: &Kept) {
-        self.programs.iter().for_each(|program| program.check(kept));
+    pub(super) fn check(&self, errors: impl Fn() -> String) {
+        self.programs.iter().for_each(|program| program.check(&errors));
     }
 
-    /// Stops them, unmounts, and compares the source with what they have done.
+    /// Stops them, and unmounts by `umount`. The source must have what they have done.
     #[track_caller]
-    pub(super) fn finish(self, mut kept: Kept) {
+    pub(super) fn finish(self, source: &Path, umount: impl FnOnce()) {
         self.stop.store(true, Ordering::Release);
         let [overwritten, appended, read, named, removed] = self.programs.map(Program::finish);
         println!("{overwritten} {appended} {read} {named} {removed}");
         assert!([overwritten, appended, read, named, removed].iter().all(|times| *times > 0), "a program did nothing");
-        kept.umount().expect(0, &["everything is written back"]);
-        check(&kept.source, overwritten, appended, named);
-        assert!(fs::read(kept.source.join("fixed")).unwrap() == self.fixed);
+        umount();
+        check(source, overwritten, appended, named);
+        assert!(fs::read(source.join("fixed")).unwrap() == self.fixed);
     }
 }
 
 #[test]
 fn programs_notice_nothing_when_their_server_is_killed() {
-    let kept = Kept::new(&["--dirty-expire", "100ms", "--cache", "32MiB"]);
-    let load = Load::start(&kept);
+    let mut kept = Kept::new(&["--dirty-expire", "100ms", "--cache", "32MiB"]);
+    let load = Load::start(&kept.mountpoint);
     let kills = runs(RUNS_VARIABLE, RUNS);
     let seed = bytes(u64::from(std::process::id()), kills as usize * 8);
     for (nth, life) in seed.chunks(8).enumerate() {
@@ -201,11 +201,12 @@ fn programs_notice_nothing_when_their_server_is_killed() {
         } else {
             kept.replace_server();
         }
-        load.check(&kept);
+        load.check(|| kept.mount.errors());
     }
     thread::sleep(Duration::from_millis(LIFE_MS));
     assert!(kept.takeovers() > 0);
-    load.finish(kept);
+    let source = kept.source.clone();
+    load.finish(&source, || kept.umount().expect(0, &["everything is written back"]));
 }
 
 /// Compares the source with what the programs have done.

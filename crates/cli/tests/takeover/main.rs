@@ -6,15 +6,22 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod commands;
+mod daemons;
 mod ends;
 mod inherited;
 mod kept;
 mod load;
 mod many_kills;
+#[path = "../../../fuse/tests/needs/mod.rs"]
+mod needs;
+#[allow(dead_code, reason = "a part of what another test program uses")]
+#[path = "../daemon/process.rs"]
+mod process;
 mod refusals;
 mod requests;
 #[path = "../rig/mod.rs"]
 mod rig;
+mod service;
 #[allow(dead_code, reason = "a part of what other test programs use")]
 #[path = "../mounts/sys.rs"]
 mod sys;

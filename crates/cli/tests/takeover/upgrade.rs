@@ -49,18 +49,19 @@ fn program_of(process: Pid) -> String {
 
 #[test]
 fn programs_notice_nothing_of_20_upgrades() {
-    let kept = Kept::new(&["--dirty-expire", "100ms", "--cache", "32MiB"]);
+    let mut kept = Kept::new(&["--dirty-expire", "100ms", "--cache", "32MiB"]);
     let own = Path::new(OWN);
     let copies = [install(own, &kept.scratch, "one"), install(own, &kept.scratch, "two")];
-    let load = Load::start(&kept);
+    let load = Load::start(&kept.mountpoint);
     for nth in 0..UPGRADES {
         let copy = &copies[nth % 2];
         upgrade(&kept, copy).expect(0, &["Upgraded", copy.to_str().unwrap(), "programs waited for"]);
         assert_eq!(program_of(kept.server(None)), copy.to_str().unwrap());
-        load.check(&kept);
+        load.check(|| kept.mount.errors());
     }
     assert_eq!(kept.takeovers(), UPGRADES as u64);
-    load.finish(kept);
+    let source = kept.source.clone();
+    load.finish(&source, || kept.umount().expect(0, &["everything is written back"]));
 }
 
 #[test]

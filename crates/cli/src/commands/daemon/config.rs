@@ -102,12 +102,21 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The text of a configuration.
+    ///
     /// # Errors
-    /// The file cannot be read or parsed.
-    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Failure::usage(format!("cannot read the configuration {}: {error}", path.printable())))?;
-        Self::parse(&text).map_err(|error| {
+    /// The file cannot be read.
+    pub(crate) fn read(path: &Path) -> Result<String, Failure> {
+        std::fs::read_to_string(path)
+            .map_err(|error| Failure::usage(format!("cannot read the configuration {}: {error}", path.printable())))
+    }
+
+    /// The configuration with this text, of the file `path`.
+    ///
+    /// # Errors
+    /// It is not valid.
+    pub(crate) fn of(text: &str, path: &Path) -> Result<Self, Failure> {
+        Self::parse(text).map_err(|error| {
             Failure::usage(format!("invalid configuration {}: {}", path.printable(), error.trim_end()))
         })
     }

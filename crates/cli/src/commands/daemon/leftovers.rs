@@ -46,13 +46,15 @@ struct LeftoverVolume {
 }
 
 impl Leftovers {
-    fn of(survivors: &Survivors, dead: &[Found]) -> Self {
+    /// The data of the volumes of `entries` among `survivors`.
+    pub(crate) fn of<'e>(survivors: &Survivors, entries: impl Iterator<Item = &'e Entry>) -> Self {
+        let entries: Vec<_> = entries.collect();
         let mut volumes = HashMap::new();
         for survivor in &survivors.volumes {
             let identity = String::from_utf8_lossy(survivor.record.id.as_slice()).into_owned();
-            let source = dead.iter().find(|found| found.entry.identity == identity);
+            let source = entries.iter().find(|entry| entry.identity == identity);
             let left = volumes.entry(identity).or_insert_with(|| LeftoverVolume {
-                source: source.map(|found| found.entry.source.name().to_path_buf()),
+                source: source.map(|entry| entry.source.name().to_path_buf()),
                 nodes: HashSet::new(),
                 bytes: 0,
             });
@@ -182,7 +184,7 @@ pub(crate) fn clean_up(registry: &Registry, arena: &Path) -> Result<Vec<Found>, 
 /// The file is not ours, in use, or damaged.
 pub(crate) fn take_arena(path: &Path, dead: &[Found]) -> Result<Option<(Arc<Arena>, Survivors, Leftovers)>, Failure> {
     let Some((arena, survivors)) = arena_file::open(path)? else { return Ok(None) };
-    let left = Leftovers::of(&survivors, dead);
+    let left = Leftovers::of(&survivors, dead.iter().map(|found| &found.entry));
     if left.volumes.is_empty() {
         drop((arena, survivors));
         arena_file::remove(path)?;

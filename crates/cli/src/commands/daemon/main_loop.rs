@@ -14,10 +14,11 @@ use std::time::Duration;
 use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 
-use crate::commands::daemon::systemd;
 use crate::commands::daemon::volumes::Volumes;
+use crate::commands::daemon::{kept, systemd};
 use crate::control::server::LAST_ANSWERS_WITHIN;
 use crate::exit::{Failure, Reason};
+use crate::keeper::Program;
 use crate::os::early_exit;
 use crate::os::sys::{Signal, Signals};
 use crate::output::progress::Meter;
@@ -31,6 +32,8 @@ enum Event {
     Signal(Signal),
     /// All volumes that can be unmounted are unmounted.
     Tried(Outcome),
+    /// Another process is to take over, of this program if that is another one.
+    Restart(Option<Arc<Program>>),
 }
 
 /// The outcome of an attempt to unmount all volumes.
@@ -68,6 +71,11 @@ impl MainLoop {
     /// # Blocking
     /// For as long as the daemon runs.
     pub(super) fn run(self, volumes: &Arc<Volumes>) -> End {
+        let keeper = volumes.shared.keeper.clone();
+        if let Some(keeper) = keeper.clone() {
+            let sender = self.sender.clone();
+            thread::spawn(move || sender.send(Event::Restart(keeper.succession.wait())));
+        }
         let mut escalation = Escalation::default();
         let (mut meter, mut seen) = (None, (0, 0));
         loop {
@@ -93,6 +101,12 @@ impl MainLoop {
                     }
                     Step::Wait => {}
                 },
+                Ok(Event::Restart(_)) if escalation.is_unmounting => {}
+                Ok(Event::Restart(program)) => {
+                    if let Some(keeper) = &keeper {
+                        kept::hand_over(volumes, keeper, program.as_deref());
+                    }
+                }
                 Ok(Event::Tried(Outcome { failures: 0, left })) => {
                     // The others are being released.
                     volumes.wait_ended(left, LAST_ANSWERS_WITHIN);

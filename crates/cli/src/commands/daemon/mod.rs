@@ -6,13 +6,15 @@
 //! startup, leftovers    the volumes at start, and what a dead daemon left
 //! volumes               the volumes, from mount to unmount
 //! events                events for `slackwater events`
+//! kept                  a daemon that outlives its process, and its takeover
 //! main_loop, systemd    signals, the end of the daemon, the service manager
 //! ```
 //!
 //! # Steps
 //! 1. Check the requirements: the kernel, `/dev/fuse`, the configuration.
 //! 2. Take the socket ([`socket`]).
-//! 3. Take over or write back what a dead daemon left ([`leftovers`]); otherwise create a new arena.
+//! 3. Take over or write back what a dead daemon left ([`leftovers`]); otherwise create a new arena. A successor of a
+//!    daemon with `--keep` has its arena and its volumes from the keeper ([`kept`]).
 //! 4. Start the engine and the FUSE threads; from here on requests are answered.
 //! 5. Mount the volumes of the configuration. A volume that fails to mount is reported and does not stop the others.
 //! 6. Serve until the end is requested ([`main_loop`]).
@@ -20,6 +22,7 @@
 pub(crate) mod attach;
 mod config;
 mod events;
+mod kept;
 mod leftovers;
 mod main_loop;
 mod responder;
@@ -28,7 +31,9 @@ mod startup;
 mod systemd;
 mod volumes;
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -37,17 +42,20 @@ use slackwater::{Engine, Namespace, Tunables, UmountGrace};
 use slackwater_arena::size;
 use slackwater_backends::SystemClock;
 use slackwater_fuse::Printable as _;
+use slackwater_fuse::tenants::TenantConfig;
 
 use crate::arguments::DaemonArguments;
 use crate::commands::doctor;
 use crate::control::protocol::{EventKind, MountRequest};
 use crate::control::server;
 use crate::exit::Failure;
+use crate::keeper::client::KeeperClient;
 use crate::os::kernel;
 use crate::os::sys::Signals;
 use crate::output::terminal::{errln, outln};
-use crate::registry::{Found, Registry};
+use crate::registry::{Entry, Found, Registry};
 use crate::volume::arena_file;
+use crate::volume::keeping::Leaving;
 use crate::volume::process::{prepare_process, tunables};
 use crate::volume::session::Tally;
 use crate::volume::shutdown::End;
@@ -55,6 +63,7 @@ use crate::volume::{front_end, pressure};
 use crate::{log, metrics};
 
 use self::config::Config;
+use self::kept::Kept;
 use self::leftovers::Leftovers;
 use self::main_loop::MainLoop;
 use self::responder::Responder;
@@ -71,28 +80,63 @@ const VOLUMES_MAX: u32 = 16 << 10;
 /// # Errors
 /// The cause of the failure; nothing is mounted then.
 pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
+    match arguments.keep && !arguments.kept {
+        true => kept::keep(arguments),
+        false => serve(arguments),
+    }
+}
+
+fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     slackwater::register_barriers();
     // Before the first thread, because all threads inherit the mask.
     let signals = Signals::block();
     prepare_process(DESCRIPTORS);
-    kernel::check(kernel::Version::running())?;
-    doctor::check_fuse()?;
-    let config = config_of(arguments)?;
+    let mut kept = arguments.kept.then(Kept::join).transpose()?;
+    let inherited = kept.as_ref().filter(|kept| kept.predecessor().is_some());
+    if inherited.is_none() {
+        kernel::check(kernel::Version::running())?;
+        doctor::check_fuse()?;
+    }
+    let configuration = match inherited.and_then(Kept::configuration) {
+        Some(configuration) => configuration?,
+        None => arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default(),
+    };
+    let config = config_of(arguments, &configuration)?;
     let registry = Registry::open()?;
     let socket_path = arguments.at.path()?;
     let name = socket::name_of(&socket_path)?;
-    let (socket, listener) = Socket::listen(&socket_path, &registry.lock_of(&name), config.socket_group.as_deref())?;
+    let (socket, listener) = match inherited.and_then(|kept| kept.socket(&socket_path)) {
+        Some(inherited) => inherited?,
+        None => {
+            let group = config.socket_group.as_deref();
+            let (socket, listener) = Socket::listen(&socket_path, &registry.lock_of(&name), group)?;
+            (Leaving::of_this_process(socket), listener)
+        }
+    };
     let main_loop = MainLoop::begin(signals);
     let arena_path = match &config.arena {
         Some(path) => arena_file::named(path)?,
         None => arena_file::default_path(&name)?,
     };
 
-    let metrics = config.metrics.map(metrics::listen).transpose()?;
+    let metrics = match inherited.and_then(Kept::metrics) {
+        Some(listener) => Some(listener?),
+        None => config.metrics.map(metrics::listen).transpose()?,
+    };
 
+    if let Some(kept) = &mut kept {
+        kept.leave_unreachable();
+    }
     let dead = leftovers::clean_up(&registry, &arena_path)?;
-    let (engine, left) = start_engine(&config, &arena_path, &dead, &main_loop)?;
-    let volumes = start_volumes(&config, &engine, registry, &socket_path, &arena_path, left);
+    let (engine, left) = match kept.as_ref().and_then(Kept::arena) {
+        Some(arena) => recover_engine(&config, arena?, &arena_path, &dead, kept.iter().flat_map(Kept::entries))?,
+        None => start_engine(&config, &arena_path, &dead, &main_loop)?,
+    };
+    let mut tenants = config.configured_tenants();
+    kept.as_ref().map_or(Ok(()), |kept| kept.change_tenants(&mut tenants))?;
+    let keeper = kept.as_ref().map(|kept| Arc::clone(&kept.keeper));
+    let at = Place { socket: socket_path.clone(), arena: arena_path.clone() };
+    let volumes = start_volumes(&config, tenants, &engine, registry, at, left, keeper);
     // Nothing was written yet: apart from the data of a dead daemon, the file is empty.
     let volumes = volumes.inspect_err(|_| drop(remove_if_empty(&engine, &Leftovers::default(), &arena_path)))?;
     let shrunk = engine.clone();
@@ -104,31 +148,55 @@ pub(crate) fn run(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
             volumes.shared.events.send(EventKind::Warning, None, line);
         }
     });
+    let is_successor = kept.as_ref().is_some_and(|kept| kept.predecessor().is_some());
+    match &mut kept {
+        Some(kept) if is_successor => kept.take_over(&volumes)?,
+        Some(kept) => kept.hold(&kept::Open {
+            socket: &socket,
+            listener: &listener,
+            metrics: metrics.as_ref(),
+            arena: engine.arena(),
+            configuration: &configuration,
+        })?,
+        None => {}
+    }
+    let socket = socket.take();
     let seen = Arc::clone(&volumes);
     let metrics = metrics.map(|listener| metrics::serve(listener, move || seen.snapshot(), || true)).transpose();
     let metrics = metrics.map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))?;
     let unanswered = server::start(listener, responder::LIMITS, Arc::new(Responder::new(Arc::clone(&volumes))))
         .map_err(|error| Failure::failed(format!("cannot listen at {}: {error}", socket_path.printable())))?;
 
-    let configured: Vec<MountRequest> = config.mounts().collect();
+    let configured: Vec<MountRequest> = match &kept {
+        Some(kept) => kept.not_mounted(config.mounts().collect(), &volumes),
+        None => config.mounts().collect(),
+    };
     let mounted = startup::mount_volumes(&volumes, &engine, &configured, dead)
         .map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))?;
     let watched = Arc::clone(&volumes);
     systemd::ready(mounted, move || watched.is_answering());
-    outln!(
-        "Listening at {}: {mounted} of {} volumes mounted, cache {}.",
-        socket_path.printable(),
-        configured.len(),
-        size::text(volumes.shared.cache_bytes)
-    );
-    if let Some(metrics) = &metrics {
-        outln!("Metrics: http://{}/metrics", metrics.address());
+    if let Some(kept) = &kept {
+        kept.started();
     }
-    outln!("End with Ctrl-C or SIGTERM; slackwater ls lists the volumes.");
+    if !is_successor {
+        outln!(
+            "Listening at {}: {mounted} of {} volumes mounted, cache {}.",
+            socket_path.printable(),
+            configured.len(),
+            size::text(volumes.shared.cache_bytes)
+        );
+        if let Some(metrics) = &metrics {
+            outln!("Metrics: http://{}/metrics", metrics.address());
+        }
+        outln!("End with Ctrl-C or SIGTERM; slackwater ls lists the volumes.");
+    }
 
     let end = main_loop.run(&volumes);
     volumes.shared.events.end();
     unanswered.wait_for_none();
+    if let Some(kept) = &kept {
+        kept.keeper.done();
+    }
     if end != End::Flushed {
         main_loop::end_with_data_left(&volumes, end);
     }
@@ -152,38 +220,45 @@ fn remove_if_empty(engine: &Engine, left: &Leftovers, arena_path: &Path) -> Resu
     Ok(is_empty)
 }
 
+/// Where a daemon is found.
+struct Place {
+    socket: PathBuf,
+    arena: PathBuf,
+}
+
 /// Starts everything that volumes need, without volumes.
 fn start_volumes(
     config: &Config,
+    tenants: BTreeMap<PathBuf, TenantConfig>,
     engine: &Engine,
     registry: Registry,
-    socket: &Path,
-    arena: &Path,
+    at: Place,
     left: Leftovers,
+    keeper: Option<Arc<KeeperClient>>,
 ) -> Result<Arc<Volumes>, Failure> {
-    let tenants = config.configured_tenants();
     let shared = Shared {
         namespace: Namespace::new(engine, UmountGrace::default()),
         engine: engine.clone(),
-        pool: front_end::pool(false)?,
+        pool: front_end::pool(keeper.is_some())?,
         tenancy: front_end::tenancy(config.tenant_by, tenants.clone(), engine)?,
         tenants: Mutex::new(tenants),
         registry,
-        socket: socket.to_path_buf(),
-        arena: arena.to_path_buf(),
+        socket: at.socket,
+        arena: at.arena,
         cache_bytes: u64::from(engine.arena().frames()) * slackwater_arena::FRAME_BYTES as u64,
         tally: Tally::default(),
         events: events::Events::default(),
         left,
+        keeper,
         readers: AtomicU64::new(0),
     };
     Volumes::new(shared).map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))
 }
 
 /// The configuration file, overridden by the command line.
-fn config_of(arguments: &DaemonArguments) -> Result<Config, Failure> {
+fn config_of(arguments: &DaemonArguments, configuration: &str) -> Result<Config, Failure> {
     let mut config = match &arguments.config {
-        Some(path) => Config::read(path)?,
+        Some(path) => Config::of(configuration, path)?,
         None => Config::default(),
     };
     config.cache = arguments.cache.or(config.cache);
@@ -214,4 +289,21 @@ fn start_engine(
         arena_file::fill(filler);
     }
     Ok((Engine::new(arena, Arc::new(SystemClock), tunables), Leftovers::default()))
+}
+
+/// On the arena of a predecessor, which has passed it on, with the volumes of `entries`.
+fn recover_engine<'e>(
+    config: &Config,
+    arena: OwnedFd,
+    arena_path: &Path,
+    dead: &'e [Found],
+    entries: impl Iterator<Item = &'e Entry>,
+) -> Result<(Engine, Leftovers), Failure> {
+    let (inherited, filler) = arena_file::open_inherited(arena, arena_path)?;
+    let left = Leftovers::of(inherited.survivors(), dead.iter().map(|found| &found.entry).chain(entries));
+    if let Some(filler) = filler {
+        arena_file::fill(filler);
+    }
+    let tunables: Tunables = tunables(config.dirty_ratio, config.dirty_expire);
+    Ok((inherited.recover(Arc::new(SystemClock), tunables), left))
 }

@@ -21,12 +21,13 @@ use crate::control::client;
 use crate::exit::Failure;
 use crate::output::shell;
 use crate::output::terminal::errln;
+use crate::volume::keeping::Leave;
 
 /// A listening socket of this process. Dropping it removes the socket file.
 pub(crate) struct Socket {
     path: PathBuf,
     /// K1.
-    _lock: File,
+    lock: File,
 }
 
 impl Socket {
@@ -62,7 +63,7 @@ impl Socket {
         let bound = UnixListener::bind(path);
         umask(before);
         let listener = bound.map_err(|error| failed("listen at", &error))?;
-        let socket = Self { path: path.to_path_buf(), _lock: lock };
+        let socket = Self { path: path.to_path_buf(), lock };
         if let Some(gid) = gid {
             chownat(CWD, path, None, Some(gid), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
                 .map_err(io::Error::from)
@@ -70,6 +71,26 @@ impl Socket {
                 .map_err(|error| failed("open to its group", &error))?;
         }
         Ok((socket, listener))
+    }
+}
+
+impl Socket {
+    /// The socket of a predecessor, with its lock.
+    pub(crate) fn inherited(path: &Path, lock: File) -> Self {
+        // It serves messages only.
+        let _ = write_pid(&lock);
+        Self { path: path.to_path_buf(), lock }
+    }
+
+    /// The lock, which belongs to the daemon as long as it is open.
+    pub(crate) fn lock(&self) -> &File {
+        &self.lock
+    }
+}
+
+impl Leave for Socket {
+    fn leave(self) {
+        std::mem::forget(self);
     }
 }
 
@@ -105,7 +126,7 @@ fn take(path: &Path, socket: &Path) -> Result<File, Failure> {
     let failed = |error: io::Error| Failure::failed(format!("cannot lock {}: {error}", path.printable()));
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let mut file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path).map_err(failed)?;
+    let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path).map_err(failed)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
@@ -117,9 +138,14 @@ fn take(path: &Path, socket: &Path) -> Result<File, Failure> {
         }
         Err(errno) => return Err(failed(errno.into())),
     }
-    let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
-    written.map_err(failed)?;
+    write_pid(&file).map_err(failed)?;
     Ok(file)
+}
+
+fn write_pid(mut file: &File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
 }
 
 /// The number of a group in `/etc/group`, or `group` itself if it is a number.
@@ -159,7 +185,7 @@ mod tests {
         let elsewhere = Socket::listen(&path, &dir.join("other"), None).map(drop).unwrap_err();
         assert!(elsewhere.what.contains("another daemon listens"), "{elsewhere}");
         // As after a crash: the lock is released with the descriptors, and the socket stays.
-        flock(&socket._lock, FlockOperation::Unlock).unwrap();
+        flock(&socket.lock, FlockOperation::Unlock).unwrap();
         std::mem::forget(socket);
         drop(listener);
         let (next, _listener) = Socket::listen(&path, &lock, Some("0")).unwrap();

@@ -9,33 +9,32 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::process::exit;
+use std::process::{ExitCode, exit};
 use std::sync::Arc;
 
 use slackwater::Engine;
 use slackwater_backends::SystemClock;
-use slackwater_fuse::MountRecord;
 
 use crate::arguments::MountArguments;
-use crate::commands::mount::background::Departure;
+use crate::commands::mount::background::{self, Departure};
 use crate::commands::mount::main_loop::MainLoop;
 use crate::commands::mount::{Mounted, attach, options, serve_metrics, serve_until_end};
-use crate::control::protocol::Transport;
+use crate::control::protocol::{Transport, VolumeOptions};
 use crate::control::server;
 use crate::exit::Failure;
-use crate::keeper::Parts;
 use crate::keeper::client::{Inheritance, KeeperClient};
 use crate::keeper::protocol::Part;
+use crate::keeper::{Parts, Program, process};
 use crate::registry::{Entry, Registry};
-use crate::source;
 use crate::source::opened::Opened;
 use crate::source::ownership::Ownership;
 use crate::volume::front_end::{self, FrontEnd, Kept};
+use crate::volume::keeping::{self, Leaving, not_taken_over, taken_over};
 use crate::volume::process::tunables;
 use crate::volume::session::{Session, Tally};
-use crate::volume::{arena_file, pressure, settings};
+use crate::volume::{arena_file, endpoints, pressure};
 
 /// The arguments for a mount that is kept.
 ///
@@ -46,11 +45,8 @@ pub(super) fn checked(mut arguments: MountArguments) -> Result<MountArguments, F
         return Ok(arguments);
     }
     let refused = |what: &str| Failure::usage(format!("--keep: {what}")).advise("mount it without --keep");
-    if source::is_url(&arguments.source) {
-        return Err(refused("an object volume cannot be kept yet, only a directory"));
-    }
-    if arguments.transport == Transport::Uring {
-        return Err(refused("requests over io_uring cannot be taken over by another process"));
+    if let Some(why) = keeping::refusal(&arguments.source, &options::of_volume(&arguments)) {
+        return Err(refused(why));
     }
     if !rustix::process::geteuid().is_root() {
         return Err(refused("only root can keep a mount yet"));
@@ -59,46 +55,58 @@ pub(super) fn checked(mut arguments: MountArguments) -> Result<MountArguments, F
     Ok(arguments)
 }
 
+/// Starts the keeper of a mount, and stays until the end.
+///
+/// # Errors
+/// As [`process::run`].
+///
+/// # Blocking
+/// For as long as it is mounted.
+pub(super) fn keep(arguments: &MountArguments) -> Result<ExitCode, Failure> {
+    let flags: &[&str] = if arguments.detached { &["--kept", "--detached"] } else { &["--kept"] };
+    let mountpoint = endpoints::name_of(&arguments.mountpoint).unwrap_or_else(|_| arguments.mountpoint.clone());
+    process::run(process::Kept {
+        arguments: background::command_line(arguments, flags),
+        mountpoint: Some(mountpoint),
+        is_detached: arguments.detached,
+    })
+}
+
 /// The descriptors that the server collects for its keeper while it mounts.
 pub(super) struct Keeping {
-    client: Arc<KeeperClient>,
-    parts: Parts,
+    process: Parts,
+    volume: keeping::Keeping,
 }
 
 impl Keeping {
-    pub(super) fn new(client: Arc<KeeperClient>) -> Self {
-        Self { client, parts: Parts::default() }
+    pub(super) fn new(keeper: &Arc<KeeperClient>) -> Self {
+        Self { process: Parts::default(), volume: keeping::Keeping::new(keeper) }
     }
 
-    pub(super) fn keeper(&self) -> &Arc<KeeperClient> {
-        &self.client
+    pub(super) fn volume(&mut self) -> &mut keeping::Keeping {
+        &mut self.volume
     }
 
     pub(super) fn add(&mut self, part: Part, fd: impl AsFd) -> Result<(), Failure> {
-        self.parts.add(part, fd).map_err(failed)
-    }
-
-    /// The part of the front end.
-    pub(super) fn front_end(&mut self) -> Result<Kept, Failure> {
-        let record = MountRecord::create().map_err(failed)?;
-        self.add(Part::Record, record.fd())?;
-        Ok(Kept { record, keeper: Arc::clone(&self.client) as _, device: None, files: Vec::new() })
+        let failed = |error: io::Error| Failure::failed(format!("cannot keep the mount: {error}"));
+        self.process.add(part, fd).map_err(failed)
     }
 
     /// Hands everything to the keeper. From now on the mount outlives this process.
-    pub(super) fn hold(mut self, entry: &Entry, mounted: &Mounted, ownership: &Ownership) -> Result<(), Failure> {
-        self.add(Part::Device, mounted.front_end.try_clone_device().map_err(failed)?)?;
-        self.add(Part::Arena, mounted.engine.arena().try_clone_lock().map_err(failed)?)?;
-        self.add(Part::Entry, ownership.registered.file())?;
-        if let Some(lock) = ownership.lock() {
-            self.add(Part::Source, lock)?;
-        }
-        self.client.hold(entry, &self.parts, None)
+    pub(super) fn hold(
+        mut self,
+        entry: &Entry,
+        options: VolumeOptions,
+        mounted: &Mounted,
+        ownership: &Ownership,
+    ) -> Result<(), Failure> {
+        let lock = mounted.engine.arena().try_clone_lock();
+        self.add(Part::Arena, lock.map_err(|error| Failure::failed(format!("cannot keep the mount: {error}")))?)?;
+        let keeper = Arc::clone(self.volume.volume().keeper());
+        keeper.hold(&self.process)?;
+        self.volume.hold(entry, options, &mounted.front_end, ownership)?;
+        keeper.serves(None)
     }
-}
-
-fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::failed(format!("cannot keep the mount: {error}"))
 }
 
 /// Takes the mount over from a predecessor, and serves it until its end.
@@ -111,21 +119,24 @@ pub(super) fn take_over(
     keeper: &Arc<KeeperClient>,
     inheritance: Inheritance,
 ) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::failed(format!("cannot take the mount over: {error}"));
+    let failed = |error: io::Error| not_taken_over(error);
     // A signal unmounts it.
     main_loop.mounting();
-    let Inheritance { predecessor, parts, files } = inheritance;
+    let Inheritance { predecessor, parts, mut volumes } = inheritance;
+    let inherited = volumes.pop().ok_or_else(|| not_taken_over("the keeper does not hold it"))?;
+    let kept = keeper.inherited(&inherited.volume);
     let part = |part| parts.duplicate(part).map_err(failed);
+    let of_volume = |part| inherited.parts.duplicate(part).map_err(failed);
     let registry = Registry::open()?;
-    let entry = predecessor.entry.clone().of_successor();
+    let entry = inherited.volume.entry.clone().of_successor(keeper.pid);
     if arguments.detached {
         Departure::prepare(&registry.log_file(entry.number())).map_err(failed)?.leave();
     }
-    let registered = registry.inherit(&entry, part(Part::Entry)?).map_err(failed)?;
+    let registered = registry.inherit(&entry, of_volume(Part::Entry)?).map_err(failed)?;
     // A failure leaves everything to the next process.
-    let ownership = Leaving(Some(Ownership::inherited(part(Part::Source)?, registered)));
+    let ownership = Leaving::new(Ownership::inherited(of_volume(Part::Source)?, registered));
     let session = Session::new(Arc::new(entry), Tally::default());
-    session.set_keeper(keeper);
+    session.set_kept(&kept);
     session.set_options(attach::running(arguments, &session.entry));
     let unanswered =
         server::start(UnixListener::from(part(Part::Control)?), server::PRIVATE, Arc::clone(&session) as _)
@@ -135,17 +146,14 @@ pub(super) fn take_over(
         false => None,
     };
 
-    let mounted = recover(arguments, &session, keeper, &parts, files)?;
-    if let Some(value) = predecessor.settings.get("dontcache") {
-        mounted.front_end.set_dontcache(settings::on_or_off(value)?);
-    }
-    Session::inherit_places(&mounted.front_end, &predecessor.places);
+    let mounted = recover(arguments, &session, part(Part::Arena)?, taken_over(&inherited, &kept)?)?;
+    Session::inherit(&mounted.front_end, &inherited.volume)?;
     session.show(Some(&mounted.volume));
     session.set_mounted(&mounted.engine, &mounted.front_end, &mounted.source);
-    keeper.hold(&session.entry, &parts, Some(&predecessor))?;
-    drop(parts);
+    keeper.serves(Some(&predecessor))?;
+    drop((parts, inherited));
     let status = keeper.status();
-    let (before, takeovers, pause_ms) = (predecessor.entry.pid, status.takeovers, status.last_pause_ms);
+    let (before, takeovers, pause_ms) = (predecessor.pid, status.takeovers, status.last_pause_ms);
     match predecessor.has_handed_over {
         true => tracing::info!(before, takeovers, pause_ms, "this process has taken the mount over"),
         false => tracing::warn!(before, takeovers, pause_ms, "this process has taken the mount over"),
@@ -154,25 +162,15 @@ pub(super) fn take_over(
 }
 
 /// The volume of a predecessor, with its data and its connection.
-fn recover(
-    arguments: &MountArguments,
-    session: &Session,
-    keeper: &Arc<KeeperClient>,
-    parts: &Parts,
-    files: Vec<u64>,
-) -> Result<Mounted, Failure> {
-    let failed = |error: String| Failure::failed(format!("cannot take the mount over: {error}"));
-    let part = |part| parts.duplicate(part).map_err(|error| failed(error.to_string()));
+fn recover(arguments: &MountArguments, session: &Session, arena: OwnedFd, kept: Kept) -> Result<Mounted, Failure> {
     let entry = &session.entry;
-    let (left, filler) = arena_file::open_inherited(part(Part::Arena)?, &entry.arena)?;
+    let (left, filler) = arena_file::open_inherited(arena, &entry.arena)?;
     let options = options::of_volume(arguments);
     let source = Opened::new(entry, &options, false, &|_| {})?;
-    let backend = source.backend(Some(&left.inodes())).map_err(|error| failed(error.to_string()))?;
+    let backend = source.backend(Some(&left.inodes())).map_err(not_taken_over)?;
     let engine = left.recover(Arc::new(SystemClock), tunables(arguments.dirty_ratio(), arguments.dirty_expire()));
-    let volume = engine.mount(&entry.identity, backend).map_err(|error| failed(error.to_string()))?;
+    let volume = engine.mount(&entry.identity, backend).map_err(not_taken_over)?;
     let tenancy = front_end::tenancy(arguments.tenant_by(), options::of_tenants(arguments), &engine)?;
-    let record = MountRecord::open(part(Part::Record)?).map_err(|error| failed(error.to_string()))?;
-    let kept = Kept { record, keeper: Arc::clone(keeper) as _, device: Some(part(Part::Device)?), files };
     let (name, mountpoint) = (entry.source.name(), &entry.mountpoint);
     let front_end = FrontEnd::open(&front_end::pool(true)?, &volume, name, mountpoint, options, tenancy, Some(kept))?;
     let shrunk: Engine = engine.clone();
@@ -183,29 +181,12 @@ fn recover(
     Ok(Mounted { pressure, engine, volume, front_end, source })
 }
 
-/// An ownership that stays with the keeper unless it is taken out.
-struct Leaving(Option<Ownership>);
-
-impl Leaving {
-    fn take(mut self) -> Ownership {
-        self.0.take().unwrap_or_else(|| unreachable!("it is taken once"))
-    }
-}
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        if let Some(ownership) = self.0.take() {
-            ownership.registered.leave();
-        }
-    }
-}
-
 /// Exits for a successor. Nothing is released: the keeper has all of it.
-pub(super) fn hand_over(session: &Session, front_end: &FrontEnd) -> ! {
+pub(super) fn hand_over(session: &Session, front_end: &FrontEnd, program: Option<&Program>) -> ! {
     let stopped_ns = crate::keeper::client::monotonic_ns();
     front_end.hand_over();
-    if let Some(keeper) = session.keeper() {
-        keeper.hand_over(stopped_ns, session.next_program().as_deref());
+    if let Some(kept) = session.kept() {
+        kept.keeper().hand_over(stopped_ns, program);
     }
     exit(0)
 }

@@ -14,6 +14,7 @@ use slackwater_fuse::Printable as _;
 
 use crate::commands::mount::kept;
 use crate::exit::{Failure, Reason};
+use crate::keeper::Program;
 use crate::os::sys::{Signal, Signals};
 use crate::output::progress::Meter;
 use crate::output::terminal::errln;
@@ -38,8 +39,8 @@ enum Event {
     Ended,
     /// No program can reach the volume, and unwritten data is left.
     Left,
-    /// Another process is to take the mount over.
-    Restart,
+    /// Another process is to take the mount over, of this program if that is another one.
+    Restart(Option<Arc<Program>>),
 }
 
 /// Takes signals from its creation on.
@@ -104,7 +105,7 @@ impl MainLoop {
         thread::spawn(move || {
             // The main thread receives until the end.
             ending.wait_unmounted();
-            if ended.is_restarting() {
+            if ended.kept().is_some_and(|kept| kept.keeper().succession.is_asked()) {
                 return; // the volume goes on in another process
             }
             let _ = sender.send(Event::Unmounted);
@@ -117,12 +118,9 @@ impl MainLoop {
             // The main thread may already have received another end.
             let _ = sender.send(Event::Left);
         });
-        if session.keeper().is_some() {
-            let (sender, restarting) = (self.sender.clone(), Arc::clone(session));
-            thread::spawn(move || {
-                restarting.wait_restarting();
-                let _ = sender.send(Event::Restart);
-            });
+        if let Some(kept) = session.kept() {
+            let sender = self.sender.clone();
+            thread::spawn(move || sender.send(Event::Restart(kept.keeper().succession.wait())));
         }
         let mut escalation = Escalation::default();
         for event in &self.events {
@@ -131,8 +129,8 @@ impl MainLoop {
                 Event::Unmounted => follow(session),
                 Event::Ended => return End::Flushed,
                 Event::Left => return End::Left,
-                Event::Restart if escalation.is_unmounting => {}
-                Event::Restart => kept::hand_over(session, front_end),
+                Event::Restart(_) if escalation.is_unmounting => {}
+                Event::Restart(program) => kept::hand_over(session, front_end, program.as_deref()),
                 Event::Signal(Signal::HangUp) if is_detached => {}
                 Event::Signal(signal) => match escalation.next(signal) {
                     Step::Unmount => unmount(session, signal != Signal::Interrupt, self.sender.clone()),

@@ -38,7 +38,6 @@ use crate::commands::doctor;
 use crate::control::protocol::{ObjectRole, VolumeOptions};
 use crate::control::server::{self, Unanswered};
 use crate::exit::{Failure, Reason};
-use crate::keeper;
 use crate::keeper::client::KeeperClient;
 use crate::keeper::protocol::Part;
 use crate::metrics;
@@ -74,7 +73,7 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
     let arguments = kept::checked(arguments)?;
     match (arguments.background, arguments.keep && !arguments.kept) {
         (true, _) => background::start(&arguments, true),
-        (false, true) => keeper::process::run(&arguments),
+        (false, true) => kept::keep(&arguments),
         (false, false) => serve(&arguments).map(|()| ExitCode::SUCCESS),
     }
 }
@@ -99,7 +98,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     prepare_process(DESCRIPTORS);
     let mut keeping = match arguments.kept.then(KeeperClient::join).transpose()? {
         Some((keeper, Some(inheritance))) => return kept::take_over(arguments, main_loop, &keeper, inheritance),
-        joined => joined.map(|(keeper, _)| Keeping::new(keeper)),
+        joined => joined.map(|(keeper, _)| Keeping::new(&keeper)),
     };
 
     kernel::check(kernel::Version::running())?;
@@ -126,7 +125,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     arena_file::check_cache_bytes(cache_bytes)?;
     let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
     let entry = Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena_path, shown_bytes)
-        .kept_by(keeping.as_ref().map(|keeping| keeping.keeper().pid));
+        .kept_by(keeping.as_mut().map(|keeping| keeping.volume().volume().keeper().pid));
     let attach = |found: &Found| attach::attach(found, &entry, arguments);
     let say = |text: &str| errln!("{text}");
     let acquired = ownership::acquire(&registry, &entry, endpoints.source_fd, arguments.wait, &attach, &say)?;
@@ -146,7 +145,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         |error: io::Error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}"));
     let listener = UnixListener::bind(ownership.registered.socket()).map_err(not_listening)?;
     if let Some(keeping) = &mut keeping {
-        session.set_keeper(keeping.keeper());
+        session.set_kept(keeping.volume().volume());
         keeping.add(Part::Control, &listener)?;
         metrics.as_ref().map_or(Ok(()), |listener| keeping.add(Part::Metrics, listener))?;
         departure.as_ref().map_or(Ok(()), |departure| keeping.add(Part::Log, departure.log()))?;
@@ -166,10 +165,10 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         }
     };
     main_loop.mounting();
-    let kept = keeping.as_mut().map(Keeping::front_end).transpose()?;
+    let kept = keeping.as_mut().map(|keeping| keeping.volume().front_end()).transpose()?;
     let mounted = Mounted::open(&session, source, arguments, cache_bytes, kept, &main_loop)?;
     if let Some(keeping) = keeping
-        && let Err(failure) = keeping.hold(&session.entry, &mounted, &ownership)
+        && let Err(failure) = keeping.hold(&session.entry, options, &mounted, &ownership)
     {
         mounted.front_end.abort();
         // A program may have written to it.
@@ -194,8 +193,8 @@ fn serve_until_end(
     is_detached: bool,
 ) -> Result<(), Failure> {
     let end = main_loop.run(session, &mounted.front_end, is_detached);
-    if let Some(keeper) = session.keeper() {
-        keeper.done();
+    if let Some(kept) = session.kept() {
+        kept.keeper().done();
     }
     match end {
         End::Flushed => {}

@@ -25,8 +25,7 @@ use crate::control::protocol::{
 };
 use crate::control::server::Respond;
 use crate::exit::{Failure, Reason};
-use crate::keeper::Program;
-use crate::keeper::client::KeeperClient;
+use crate::keeper::client::KeptVolume;
 use crate::metrics::{Snapshot, Unmounts};
 use crate::os::mount_table::MountTable;
 use crate::registry::Entry;
@@ -64,11 +63,7 @@ struct State {
     front_end: Option<Arc<FrontEnd>>,
     source: Option<Opened>,
     /// If the mount outlives this process.
-    keeper: Option<Arc<KeeperClient>>,
-    /// Another process is to take the mount over.
-    is_restarting: bool,
-    /// Its program, if that is another one.
-    next_program: Option<Arc<Program>>,
+    kept: Option<KeptVolume>,
     /// The options of the mount, each with its value.
     options: BTreeMap<String, String>,
     unmounting: u32,
@@ -117,13 +112,13 @@ impl Session {
     }
 
     /// The mount outlives this process.
-    pub(crate) fn set_keeper(&self, keeper: &Arc<KeeperClient>) {
-        self.state().keeper = Some(Arc::clone(keeper));
+    pub(crate) fn set_kept(&self, volume: &KeptVolume) {
+        self.state().kept = Some(volume.clone());
     }
 
-    /// The keeper, if there is one.
-    pub(crate) fn keeper(&self) -> Option<Arc<KeeperClient>> {
-        self.state().keeper.clone()
+    /// The volume as its keeper has it, if there is a keeper.
+    pub(crate) fn kept(&self) -> Option<KeptVolume> {
+        self.state().kept.clone()
     }
 
     /// Marks it as mounted.
@@ -301,7 +296,7 @@ impl Session {
             shrinkers: Vec::new(),
             memory_pressure: self.tally.pressure.report(),
             object: self.object(),
-            kept: self.keeper().map(|keeper| keeper.status()),
+            kept: self.kept().map(|kept| kept.keeper().status()),
         }
     }
 
@@ -420,8 +415,8 @@ impl Session {
             Request::Set { key, value } if key == "dontcache" => {
                 let dontcache = settings::on_or_off(&value)?;
                 self.front_end(None, &mut tick)?.set_dontcache(dontcache);
-                if let Some(keeper) = self.keeper() {
-                    keeper.set(&key, &value);
+                if let Some(kept) = self.kept() {
+                    kept.set(&key, &value);
                 }
                 self.state().options.insert(key, value);
                 Ok(Reply::Done)

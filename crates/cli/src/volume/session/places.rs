@@ -11,11 +11,12 @@ use slackwater_fuse::Printable as _;
 
 use crate::control::protocol::{Transport, VolumeRef};
 use crate::exit::{Failure, Reason};
-use crate::keeper::protocol::Place;
+use crate::keeper::protocol::HeldVolume;
 use crate::os::mount_table::MountTable;
 use crate::output::shell;
 use crate::volume::front_end::{FrontEnd, MountPoint, UmountRequest};
 use crate::volume::session::Session;
+use crate::volume::settings;
 
 /// The value of an option that the volume does not have.
 const NONE: &str = "none";
@@ -87,16 +88,23 @@ impl Session {
 
     /// Tells the keeper where the volume is mounted, if there is one.
     fn record_places(&self, front_end: &FrontEnd) {
-        if let Some(keeper) = self.keeper() {
+        if let Some(kept) = self.kept() {
             let parts = |place: &MountPoint| (place.path().to_path_buf(), place.namespace().map(Path::to_path_buf));
-            keeper.set_places(front_end.places().iter().map(parts).collect());
+            kept.set_places(front_end.places().iter().map(parts).collect());
         }
     }
 
-    /// Takes over the mount points of a predecessor.
-    pub(crate) fn inherit_places(front_end: &FrontEnd, places: &[Place]) {
-        let places = places.iter().cloned().map(|(path, namespace)| MountPoint::again(path, namespace));
+    /// Takes over the mount points and the settings that the volume has acquired under a predecessor.
+    ///
+    /// # Errors
+    /// A setting has a value that is not known here.
+    pub(crate) fn inherit(front_end: &FrontEnd, volume: &HeldVolume) -> Result<(), Failure> {
+        if let Some(value) = volume.settings.get("dontcache") {
+            front_end.set_dontcache(settings::on_or_off(value)?);
+        }
+        let places = volume.places.iter().cloned().map(|(path, namespace)| MountPoint::again(path, namespace));
         front_end.set_places(places.collect());
+        Ok(())
     }
 
     fn check_options(&self, front_end: &FrontEnd, stated: &BTreeMap<String, String>) -> Result<(), Failure> {

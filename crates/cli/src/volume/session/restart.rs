@@ -1,7 +1,6 @@
-//! Another process takes the mount over on purpose.
+//! Another process takes over on purpose.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use slackwater_fuse::Printable as _;
 
@@ -12,8 +11,7 @@ use crate::keeper::formats::Formats;
 use crate::volume::session::Session;
 
 impl Session {
-    /// Lets another process take the mount over, of the program `next` of the process `peer` if there is one;
-    /// [`wait_restarting`](Self::wait_restarting) returns then.
+    /// Lets another process take over, of the program `next` of the process `peer` if there is one.
     pub(super) fn restart(
         &self,
         peer: u32,
@@ -21,46 +19,22 @@ impl Session {
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
         let mountpoint = self.entry.mountpoint.printable();
-        if !self.keeper().is_some_and(|keeper| keeper.is_there()) {
+        let Some(kept) = self.kept().filter(|kept| kept.keeper().is_there()) else {
             return Err(Failure::usage(format!("{mountpoint} is not kept: it would end with its process"))
-                .advise("only a mount with --keep can be restarted or upgraded"));
-        }
-        let next = next.map(|next| opened(peer, next)).transpose()?;
+                .advise("only a mount or a daemon with --keep can be restarted or upgraded"));
+        };
+        let next = next.map(|next| next_program(peer, next)).transpose()?;
         let front_end = self.front_end(None, tick)?;
-        let mut state = self.state();
+        let state = self.state();
         if state.unmounting > 0 || front_end.is_unmounted() {
             return Err(Failure::busy(format!("{mountpoint} is being unmounted")));
         }
-        if state.is_restarting {
-            let busy = Failure::busy(format!("another process already takes {mountpoint} over")).advise("try again");
-            return next.map_or(Ok(()), |_| Err(busy));
-        }
-        (state.is_restarting, state.next_program) = (true, next.map(Arc::new));
-        self.changed.notify_all();
-        Ok(())
-    }
-
-    /// Whether another process is to take the mount over.
-    pub(crate) fn is_restarting(&self) -> bool {
-        self.state().is_restarting
-    }
-
-    /// The program of that process, if it is another one.
-    pub(crate) fn next_program(&self) -> Option<Arc<Program>> {
-        self.state().next_program.clone()
-    }
-
-    /// Waits until another process is to take the mount over.
-    ///
-    /// # Blocking
-    /// Usually forever.
-    pub(crate) fn wait_restarting(&self) {
-        drop(self.changed.wait_while(self.state(), |state| !state.is_restarting));
+        kept.keeper().succession.ask(next)
     }
 }
 
 /// The file that the peer means, in whatever mount namespace it is.
-fn opened(peer: u32, next: NextProgram) -> Result<Program, Failure> {
+pub(crate) fn next_program(peer: u32, next: NextProgram) -> Result<Program, Failure> {
     let NextProgram { path, formats } = next;
     formats.check(&path, &Formats::OWN)?;
     let root = Path::new("/proc").join(peer.to_string()).join("root");

@@ -12,25 +12,29 @@
 //! D3. Once the daemon is ending, no name is reserved, and a volume that was being mounted is unmounted by the thread
 //!     that mounted it.
 
+mod mounting;
+mod takeover;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use slackwater::{Engine, Namespace, SuperBlock, UmountOptions};
+use slackwater::{Engine, Namespace, SuperBlock};
 use slackwater_arena::size;
 use slackwater_fuse::Pool;
 use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
 
 use crate::commands::daemon::events::Events;
+use crate::commands::daemon::kept;
 use crate::commands::daemon::leftovers::Leftovers;
-use crate::commands::mount::attach;
-use crate::control::protocol::{EventKind, List, Listed, MountRequest, VolumeOptions, VolumeRef};
+use crate::control::protocol::{EventKind, List, Listed, VolumeRef};
 use crate::exit::{Failure, Reason};
+use crate::keeper::client::KeeperClient;
 use crate::metrics::Snapshot;
 use crate::os::mount_table::MountTable;
 use crate::output::shell;
@@ -38,11 +42,10 @@ use crate::parallel::for_each_parallel;
 use crate::registry::{Entry, Registry};
 use crate::source::opened::Opened;
 use crate::source::ownership::{self, Ownership};
-use crate::volume::front_end::{FrontEnd, Tenancy};
+use crate::volume::front_end::Tenancy;
 use crate::volume::name::VolumeName;
 use crate::volume::session::{Session, Tally};
 use crate::volume::settings;
-use crate::volume::{endpoints, rescued};
 
 /// The parts that all volumes share.
 pub(super) struct Shared {
@@ -59,6 +62,8 @@ pub(super) struct Shared {
     pub(super) tally: Tally,
     pub(super) events: Events,
     pub(super) left: Leftovers,
+    /// If the volumes outlive this process.
+    pub(super) keeper: Option<Arc<KeeperClient>>,
     /// Read-only mounts of object volumes so far.
     pub(super) readers: AtomicU64,
 }
@@ -75,6 +80,8 @@ struct State {
     by_name: BTreeMap<VolumeName, Slot>,
     /// D3.
     is_ending: bool,
+    /// This process exits for a successor, so nothing is released.
+    is_handing_over: bool,
 }
 
 enum Slot {
@@ -120,132 +127,6 @@ impl Volumes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Mounts a volume, and returns its name.
-    ///
-    /// # Errors
-    /// The cause of the failure; nothing is mounted then.
-    ///
-    /// # Blocking
-    /// For the source, and for the write-back of what an earlier mount left.
-    pub(crate) fn mount(&self, request: &MountRequest) -> Result<(VolumeName, Arc<FrontEnd>), Failure> {
-        let name = match &request.name {
-            Some(name) => VolumeName::new(name)?,
-            None => VolumeName::of(&request.mountpoint)?,
-        };
-        let (entry, source_fd) = {
-            let others = self.shared.registry.entries_of_others()?;
-            let own = self.entries();
-            let others = others.iter().filter(|found| found.is_alive).map(|found| &found.entry);
-            let mounts: Vec<_> = others.chain(own.iter().map(Arc::as_ref)).collect();
-            let endpoints = endpoints::find(&request.source, &request.mountpoint, &request.options, &mounts)?;
-            let identity = endpoints.source.identity(&[]);
-            let identity = identity.map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
-            // A reader has no data in the arena, and may be beside the writer and other readers.
-            let identity = match endpoints.source.is_reader() {
-                true => format!("{identity}-reader-{}", self.shared.readers.fetch_add(1, Ordering::Relaxed)),
-                false => identity,
-            };
-            let Shared { arena, cache_bytes, socket, .. } = &self.shared;
-            let entry =
-                Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena.clone(), *cache_bytes);
-            (Arc::new(entry.of_daemon(name.to_string(), socket.clone())), endpoints.source_fd)
-        };
-        if let Some(attached) = self.attach(request, &entry)? {
-            return Ok(attached);
-        }
-        let reservation = self.reserve(&name, &entry)?;
-        let say = |text: &str| tracing::info!("{text}");
-        let acquired = ownership::acquire(&self.shared.registry, &entry, source_fd, false, &|_| Ok(false), &say)?;
-        let Some(ownership) = acquired else { unreachable!("nothing was attached") };
-        let session = Session::new(entry, self.shared.tally.clone());
-        session.set_options(attach::of_volume(&of_many(request.options)));
-        let (source, front_end) = match self.open(&name, &session, request.options) {
-            Ok(opened) => opened,
-            Err(failure) => {
-                // The entry says to which volume the changes belong.
-                if session.entry.has_log() {
-                    ownership.registered.leave();
-                }
-                return Err(failure);
-            }
-        };
-        session.set_mounted(&self.shared.engine, &front_end, &source);
-        let volume = Volume { session, held: Some(Held { source, ownership }) };
-        let session = Arc::clone(&volume.session);
-        let is_ending = reservation.fill(volume);
-        self.shared.events.send(
-            EventKind::Mounted,
-            Some(name.as_str()),
-            request.mountpoint.to_string_lossy().into_owned(),
-        );
-        let (ends, ended) = (self.ends.clone(), name.clone());
-        // The receiving thread lives as long as the process.
-        front_end.on_unmounted(move || drop(ends.send(ended)));
-        if is_ending {
-            // The shutdown has not seen this volume.
-            self.umount(&name, &session, true)?;
-            return Err(ending());
-        }
-        Ok((name, front_end))
-    }
-
-    /// Opens the source and mounts it.
-    fn open(
-        &self,
-        name: &VolumeName,
-        session: &Session,
-        options: VolumeOptions,
-    ) -> Result<(Opened, Arc<FrontEnd>), Failure> {
-        let identity = &session.entry.identity;
-        self.shared.left.wait_until_written_back(identity);
-        let opened = Opened::new(&session.entry, &options, false, &|text| tracing::info!("{text}"))?;
-        if self.shared.left.nodes_of(identity).is_some()
-            && let Err(why) = opened.check_not_overtaken()
-        {
-            drop(opened.close(false));
-            let arena = self.shared.arena.printable();
-            return Err(Failure::failed(format!("a daemon that died left unwritten data in {arena}, and {why}"))
-                .advise("to abandon that data, end the daemon and move its arena away"));
-        }
-        let front_end = self.open_front_end(name, session, options, &opened);
-        let front_end = front_end.inspect_err(|_| drop(opened.clone().close(false)))?;
-        Ok((opened, front_end))
-    }
-
-    fn open_front_end(
-        &self,
-        name: &VolumeName,
-        session: &Session,
-        options: VolumeOptions,
-        opened: &Opened,
-    ) -> Result<Arc<FrontEnd>, Failure> {
-        let Shared { namespace, pool, tenancy, left, .. } = &self.shared;
-        let Entry { source, mountpoint, identity, .. } = &*session.entry;
-        let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot open the source: {error}"));
-        let backend = opened.backend(left.nodes_of(identity)).map_err(|error| failed(&error))?;
-        let mounted = namespace.mount(name.path(), identity, backend).map_err(|error| failed(&error))?;
-        let volume = mounted.super_block();
-        drop(mounted);
-        let opened = FrontEnd::open(pool, &volume, source.name(), mountpoint, of_many(options), tenancy.clone(), None);
-        match opened {
-            Ok(front_end) => {
-                rescued::print_all(&volume.rescued(), source.name());
-                session.show(Some(&volume));
-                Ok(front_end)
-            }
-            Err(failure) => {
-                // The volume may have data of an earlier mount: that is written back first.
-                match volume.umount(UmountOptions::default()) {
-                    Ok(()) => self.forget(name),
-                    Err(error) => {
-                        tracing::error!(volume = name.as_str(), %error, "the mount failed, and the volume cannot be ended")
-                    }
-                }
-                Err(failure)
-            }
-        }
-    }
-
     /// Removes an ended volume from the namespace.
     fn forget(&self, name: &VolumeName) {
         if let Err(error) = self.shared.namespace.umount_lazily(name.path()) {
@@ -257,6 +138,9 @@ impl Volumes {
         let mut state = self.state();
         if state.is_ending {
             return Err(ending());
+        }
+        if state.is_handing_over {
+            return Err(Failure::busy("another process takes the daemon over").advise("try again"));
         }
         if let Some(slot) = state.by_name.get(name) {
             let (other, word) = (slot.entry(), shell::word(Path::new(name.as_str())));
@@ -331,6 +215,9 @@ impl Volumes {
         let refused = |error: &dyn std::fmt::Display| Failure::usage(format!("tenant {}: {error}", tenant.printable()));
         tenancy.set_config(tenant, config).map_err(|error| refused(&error))?;
         tenants.insert(tenant.to_path_buf(), config);
+        if let Some(keeper) = &self.shared.keeper {
+            keeper.set(&kept::setting_of(tenant, key), value);
+        }
         Ok(())
     }
 
@@ -360,7 +247,8 @@ impl Volumes {
             self.sessions().iter().map(|(name, session)| session.listed(name.as_str(), &mounts)).collect();
         let Shared { arena, cache_bytes, left, engine, .. } = &self.shared;
         let left = engine.surviving_volumes().iter().map(|identity| left.source_of(identity)).collect();
-        List { pid: std::process::id(), arena: arena.clone(), cache_bytes: *cache_bytes, volumes, left }
+        let kept = self.shared.keeper.as_ref().map(|keeper| keeper.status());
+        List { pid: std::process::id(), arena: arena.clone(), cache_bytes: *cache_bytes, volumes, left, kept }
     }
 
     /// Sets `is_ending` (D3), then unmounts all volumes at the same time. With `insist`, also those in use. Calls
@@ -418,6 +306,9 @@ impl Volumes {
     fn release(&self, name: &VolumeName) {
         let Ok((_, session)) = self.find(&VolumeRef::named(Some(name.as_str()))) else { return };
         let Some((front_end, _)) = session.served() else { return };
+        if self.state().is_handing_over {
+            return; // the volume goes on in another process
+        }
         front_end.wait_ended();
         let left = session.bytes_left_at_end();
         drop(front_end);
@@ -433,6 +324,9 @@ impl Volumes {
             closed = source.close(session.has_discarded());
             if let Err(failure) = &closed {
                 tracing::error!(volume = name.as_str(), %failure, "the volume is not closed");
+            }
+            if let Some(kept) = session.kept() {
+                kept.ended();
             }
             match left == 0 && closed.is_ok() {
                 true => drop(ownership),
@@ -470,11 +364,6 @@ impl Reservation<'_> {
         state.by_name.insert(self.name.clone(), Slot::Mounted(volume));
         state.is_ending
     }
-}
-
-/// The options of a volume among many.
-fn of_many(options: VolumeOptions) -> VolumeOptions {
-    VolumeOptions { transport: options.transport.among_many(), ..options }
 }
 
 fn ending() -> Failure {

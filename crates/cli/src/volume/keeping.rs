@@ -1,0 +1,141 @@
+//! A volume that is mounted so that it outlives this process ([`crate::keeper`]).
+
+use std::ops::Deref;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use slackwater_fuse::MountRecord;
+
+use crate::control::protocol::{Transport, VolumeOptions};
+use crate::exit::Failure;
+use crate::keeper::Parts;
+use crate::keeper::client::{InheritedVolume, KeeperClient, KeptVolume};
+use crate::keeper::protocol::Part;
+use crate::registry::Entry;
+use crate::source;
+use crate::source::ownership::Ownership;
+use crate::volume::front_end::{FrontEnd, Kept};
+
+/// The descriptors of a volume that is being mounted.
+pub(crate) struct Keeping {
+    volume: KeptVolume,
+    parts: Parts,
+}
+
+impl Keeping {
+    pub(crate) fn new(keeper: &Arc<KeeperClient>) -> Self {
+        Self { volume: keeper.new_volume(), parts: Parts::default() }
+    }
+
+    pub(crate) fn volume(&self) -> &KeptVolume {
+        &self.volume
+    }
+
+    /// The part of the front end.
+    pub(crate) fn front_end(&mut self) -> Result<Kept, Failure> {
+        let record = MountRecord::create().map_err(failed)?;
+        self.add(Part::Record, record.fd())?;
+        Ok(Kept { record, keeper: Arc::new(self.volume.clone()), device: None, files: Vec::new() })
+    }
+
+    /// Hands everything to the keeper.
+    ///
+    /// # Errors
+    /// The keeper does not have it.
+    pub(crate) fn hold(
+        mut self,
+        entry: &Entry,
+        options: VolumeOptions,
+        front_end: &FrontEnd,
+        ownership: &Ownership,
+    ) -> Result<(), Failure> {
+        self.add(Part::Device, front_end.try_clone_device().map_err(failed)?)?;
+        self.add(Part::Entry, ownership.registered.file())?;
+        if let Some(lock) = ownership.lock() {
+            self.add(Part::Source, lock)?;
+        }
+        self.volume.hold(entry, options, &self.parts)
+    }
+
+    fn add(&mut self, part: Part, fd: impl AsFd) -> Result<(), Failure> {
+        self.parts.add(part, fd).map_err(failed)
+    }
+}
+
+/// The part of the front end of a volume that is taken over.
+///
+/// # Errors
+/// The predecessor has left something else, or there are no descriptors left.
+pub(crate) fn taken_over(inherited: &InheritedVolume, volume: &KeptVolume) -> Result<Kept, Failure> {
+    let part = |part| inherited.parts.duplicate(part).map_err(not_taken_over);
+    let record = MountRecord::open(part(Part::Record)?).map_err(not_taken_over)?;
+    let (device, files) = (Some(part(Part::Device)?), inherited.files.clone());
+    Ok(Kept { record, keeper: Arc::new(volume.clone()), device, files })
+}
+
+/// Something of a predecessor, which stays with the keeper unless this process takes it.
+pub(crate) struct Leaving<T: Leave>(Option<T>, bool);
+
+/// Something that a process releases at its end.
+pub(crate) trait Leave {
+    /// Leaves it as a killed process does.
+    fn leave(self);
+}
+
+impl<T: Leave> Leaving<T> {
+    pub(crate) fn new(thing: T) -> Self {
+        Self(Some(thing), true)
+    }
+
+    /// Not of a predecessor: it is released.
+    pub(crate) fn of_this_process(thing: T) -> Self {
+        Self(Some(thing), false)
+    }
+
+    pub(crate) fn take(mut self) -> T {
+        self.0.take().unwrap_or_else(|| unreachable!("it is taken once"))
+    }
+}
+
+impl<T: Leave> Deref for Leaving<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().unwrap_or_else(|| unreachable!("taking it ends this"))
+    }
+}
+
+impl<T: Leave> Drop for Leaving<T> {
+    fn drop(&mut self) {
+        if let (Some(thing), true) = (self.0.take(), self.1) {
+            thing.leave();
+        }
+    }
+}
+
+impl Leave for Ownership {
+    fn leave(self) {
+        self.registered.die();
+    }
+}
+
+/// Why a volume cannot be kept; `None` if it can.
+pub(crate) fn refusal(source: &Path, options: &VolumeOptions) -> Option<&'static str> {
+    if source::is_url(source) {
+        return Some("an object volume cannot be kept yet, only a directory");
+    }
+    if options.transport == Transport::Uring {
+        return Some("requests over io_uring cannot be taken over by another process");
+    }
+    None
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::failed(format!("cannot keep the mount: {error}"))
+}
+
+/// The failure of a takeover.
+pub(crate) fn not_taken_over(error: impl std::fmt::Display) -> Failure {
+    Failure::failed(format!("cannot take the mount over: {error}"))
+}

@@ -1,0 +1,292 @@
+//! A daemon with `--keep`: all its volumes outlive it.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::kept::{children, end_registered};
+use super::load::Load;
+use super::process::{Daemon, command, is_mounted, table};
+use crate::rig::{Output, PATIENCE, Process, Scratch, need_fuse, run, wait_until};
+
+/// Data stays in the cache until an unmount.
+const LATE: &str = "dirty-expire = \"1h\"\n";
+
+/// A daemon with a keeper. Dropping it ends all its processes, whatever state they are in, and its mounts.
+struct KeptDaemon<'s> {
+    daemon: Option<Daemon<'s>>,
+    scratch: &'s Scratch,
+    mountpoints: Vec<PathBuf>,
+}
+
+impl<'s> KeptDaemon<'s> {
+    #[track_caller]
+    fn start(scratch: &'s Scratch, config: &str, mountpoints: &[&Path]) -> Self {
+        let daemon = Daemon::start_with(scratch, config, |command| {
+            command.arg("--keep");
+        });
+        let mountpoints = mountpoints.iter().map(|path| path.to_path_buf()).collect();
+        Self { daemon: Some(daemon), scratch, mountpoints }
+    }
+
+    fn get(&self) -> &Daemon<'s> {
+        self.daemon.as_ref().unwrap()
+    }
+
+    fn keeper(&self) -> Pid {
+        Pid::from_child(&self.get().process.0)
+    }
+
+    /// How often it was taken over, and the pid of the process that serves it.
+    #[track_caller]
+    fn lives(&self) -> (u64, u64) {
+        let list = self.get().json("ls");
+        (list["kept"]["takeovers"].as_u64().unwrap(), list["pid"].as_u64().unwrap())
+    }
+
+    /// Kills the process that serves, whether it has taken over or not.
+    #[track_caller]
+    fn kill(&self) {
+        let mut server = None;
+        wait_until("the keeper has started a server", || {
+            server = children(self.keeper()).first().copied();
+            server.is_some()
+        });
+        // It may have died by itself.
+        let _ = kill_process(server.unwrap(), Signal::KILL);
+    }
+
+    /// Kills the process that serves, and waits until another one does.
+    #[track_caller]
+    fn replace(&self) {
+        let (before, _) = self.lives();
+        self.kill();
+        wait_until("another process serves", || self.lives().0 > before);
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.get().run(words)
+    }
+
+    #[track_caller]
+    fn end(mut self) {
+        let daemon = self.daemon.take().unwrap();
+        daemon.process.signal(Signal::TERM);
+        let mut process = daemon.process;
+        let status = process.wait();
+        assert_eq!(status.code(), Some(0));
+        assert!(!daemon.socket.exists());
+    }
+}
+
+impl Drop for KeptDaemon<'_> {
+    fn drop(&mut self) {
+        let mut servers = Vec::new();
+        if let Some(daemon) = &mut self.daemon {
+            servers = children(Pid::from_child(&daemon.process.0));
+            // Without the keeper nothing starts another one.
+            let _ = daemon.process.0.kill();
+        }
+        for server in servers {
+            let _ = kill_process(server, Signal::KILL);
+        }
+        end_registered(self.scratch);
+        for mountpoint in &self.mountpoints {
+            let _ = unmount(mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
+        }
+    }
+}
+
+#[test]
+fn programs_notice_nothing_when_their_daemon_is_killed() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (a, b, c) = (scratch.pair("a"), scratch.pair("b"), scratch.pair("c"));
+    let config = format!("dirty-expire = \"100ms\"\n{}{}", table("a", &a.0, &a.1), table("b", &b.0, &b.1));
+    let daemon = KeptDaemon::start(&scratch, &config, &[&a.1, &b.1, &c.1]);
+    daemon.get().mount(&c.0, &c.1, "c");
+    let loads = [Load::start(&a.1), Load::start(&c.1)];
+    for nth in 0..8_u64 {
+        thread::sleep(Duration::from_millis(nth * 37 % 150));
+        if nth % 3 == 2 {
+            daemon.kill()
+        } else {
+            daemon.replace()
+        }
+        loads.iter().for_each(|load| load.check(|| daemon.get().all_said()));
+    }
+    fs::write(b.1.join("file"), "of the last daemon").unwrap();
+    wait_until("the last one serves", || daemon.get().states().len() == 3);
+    assert!(daemon.lives().0 >= 6, "{}", daemon.get().all_said());
+    let [of_a, of_c] = loads;
+    of_a.finish(&a.0, || daemon.run(&["umount", "a"]).expect(0, &[]));
+    of_c.finish(&c.0, || daemon.end());
+    assert_eq!(fs::read_to_string(b.0.join("file")).unwrap(), "of the last daemon");
+    assert!([&a, &b, &c].iter().all(|(_, mountpoint)| !is_mounted(mountpoint)));
+}
+
+#[test]
+fn the_next_daemon_has_the_settings_and_volumes_of_the_one_before() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (a, b, c) = (scratch.pair("a"), scratch.pair("b"), scratch.pair("c"));
+    let config = format!("{LATE}tenant-by = \"uid\"\n{}{}", table("a", &a.0, &a.1), table("b", &b.0, &b.1));
+    let daemon = KeptDaemon::start(&scratch, &config, &[&a.1, &b.1, &c.1]);
+    daemon.get().mount(&c.0, &c.1, "c");
+    daemon.run(&["set", "--tenant", "uid:0", "limit=48MiB"]).expect(0, &[]);
+    daemon.run(&["set", "c", "dontcache=on"]).expect(0, &[]);
+    daemon.run(&["umount", "b"]).expect(0, &[]);
+    fs::write(a.1.join("file"), "unwritten").unwrap();
+    // The configuration is the one of the first start.
+    fs::write(scratch.path.join("daemon.toml"), "this is no configuration").unwrap();
+    for _ in 0..2 {
+        daemon.replace();
+        // A tenant exists from its first write on.
+        fs::write(a.1.join("other"), "more").unwrap();
+        assert_eq!(daemon.get().states(), [("a".into(), "mounted".into()), ("c".into(), "mounted".into())]);
+        let tenants = daemon.get().json("tenants");
+        let root = tenants["tenants"].as_array().unwrap().iter().find(|tenant| tenant["name"] == "uid:0");
+        assert_eq!(root.unwrap()["limit_bytes"], 48 << 20, "{tenants}");
+        assert_eq!(fs::read_to_string(a.1.join("file")).unwrap(), "unwritten");
+    }
+    // A mount point in a daemon that has been taken over is freed as any other.
+    daemon.run(&["umount", "c"]).expect(0, &[]);
+    daemon.get().mount(&c.0, &c.1, "c");
+    daemon.end();
+    assert_eq!(fs::read_to_string(a.0.join("file")).unwrap(), "unwritten");
+}
+
+#[test]
+fn a_daemon_without_volumes_is_kept() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let daemon = KeptDaemon::start(&scratch, "", &[&mountpoint]);
+    daemon.replace();
+    daemon.get().mount(&source, &mountpoint, "a");
+    fs::write(mountpoint.join("file"), "content").unwrap();
+    daemon.replace();
+    assert_eq!(fs::read_to_string(mountpoint.join("file")).unwrap(), "content");
+    daemon.end();
+    assert_eq!(fs::read_to_string(source.join("file")).unwrap(), "content");
+}
+
+#[test]
+fn a_restart_replaces_the_daemon_of_all_volumes_once() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (a, b) = (scratch.pair("a"), scratch.pair("b"));
+    let config = format!("{LATE}{}{}", table("a", &a.0, &a.1), table("b", &b.0, &b.1));
+    let daemon = KeptDaemon::start(&scratch, &config, &[&a.1, &b.1]);
+    let mut file = File::create(a.1.join("file")).unwrap();
+    file.write_all(b"before ").unwrap();
+    let (events, heard) = events(&daemon);
+    let (_, first) = daemon.lives();
+    scratch.run(["restart", "--all"]).expect(0, &["Restarted the daemon of", "programs waited for"]);
+    let (takeovers, second) = daemon.lives();
+    assert!(takeovers == 1 && first != second);
+    scratch.run(["restart", b.1.to_str().unwrap()]).expect(0, &["Restarted the daemon of b"]);
+    scratch.run(["upgrade", "--all"]).expect(0, &["Upgraded the daemon of"]);
+    assert_eq!(daemon.lives().0, 3);
+    file.write_all(b"after").unwrap();
+    drop(file);
+    let line = heard.recv_timeout(PATIENCE).unwrap();
+    assert!(line.contains("taken over") && line.contains(&second.to_string()), "{line}");
+    drop(events);
+    daemon.end();
+    assert_eq!(fs::read_to_string(a.0.join("file")).unwrap(), "before after");
+}
+
+/// The lines of `slackwater events`, from when it listens.
+fn events(daemon: &KeptDaemon<'_>) -> (Process, std::sync::mpsc::Receiver<String>) {
+    let mut command = daemon.scratch.command(["events", "--socket", daemon.get().socket.to_str().unwrap()]);
+    let mut process = Process::spawn(command.stdout(Stdio::piped()));
+    let lines = BufReader::new(process.0.stdout.take().unwrap());
+    let (sender, heard) = channel();
+    thread::spawn(move || {
+        for line in lines.lines().map_while(Result::ok).filter(|line| !line.contains("warning")) {
+            let _ = sender.send(line);
+        }
+    });
+    // Any event shows that it listens.
+    let (source, mountpoint) = daemon.scratch.pair("listens");
+    let listens = || {
+        daemon.get().mount(&source, &mountpoint, "listens");
+        daemon.run(&["umount", "listens"]).expect(0, &[]);
+        heard.recv_timeout(Duration::from_millis(100)).is_ok_and(|line| line.contains("mounted"))
+    };
+    wait_until("events are followed", listens);
+    while heard.recv_timeout(Duration::from_millis(200)).is_ok() {}
+    (process, heard)
+}
+
+#[test]
+fn a_volume_that_ended_while_nobody_served_it_is_written_back() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (a, b) = (scratch.pair("a"), scratch.pair("b"));
+    let config = format!("{LATE}{}{}", table("a", &a.0, &a.1), table("b", &b.0, &b.1));
+    let daemon = KeptDaemon::start(&scratch, &config, &[&a.1, &b.1]);
+    fs::write(a.1.join("file"), "of a").unwrap();
+    fs::write(b.1.join("file"), "of b").unwrap();
+    assert!(!a.0.join("file").exists() || fs::read(a.0.join("file")).unwrap().is_empty());
+    kill_process(daemon.keeper(), Signal::STOP).unwrap();
+    daemon.kill();
+    unmount(&a.1, UnmountFlags::FORCE | UnmountFlags::DETACH).unwrap();
+    kill_process(daemon.keeper(), Signal::CONT).unwrap();
+    wait_until("its data is in the source", || fs::read(a.0.join("file")).is_ok_and(|bytes| bytes == b"of a"));
+    assert_eq!(fs::read_to_string(b.1.join("file")).unwrap(), "of b");
+    wait_until("the other volume is left", || daemon.get().states() == [("b".into(), "mounted".into())]);
+    daemon.get().mount(&a.0, &a.1, "a");
+    assert_eq!(fs::read_to_string(a.1.join("file")).unwrap(), "of a");
+    daemon.end();
+}
+
+#[test]
+fn a_volume_whose_source_is_gone_is_given_up_alone() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (a, b) = (scratch.pair("a"), scratch.pair("b"));
+    let config = format!("{LATE}{}{}", table("a", &a.0, &a.1), table("b", &b.0, &b.1));
+    let daemon = KeptDaemon::start(&scratch, &config, &[&a.1, &b.1]);
+    fs::write(a.1.join("file"), "of a").unwrap();
+    fs::write(b.1.join("file"), "of b").unwrap();
+    let away = scratch.path.join("away");
+    fs::rename(&a.0, &away).unwrap();
+    daemon.kill();
+    assert_eq!(fs::read_to_string(b.1.join("file")).unwrap(), "of b");
+    wait_until("the volume is given up", || daemon.get().said("the volume is given up") == 1);
+    wait_until("the other volume is left", || daemon.get().states() == [("b".into(), "mounted".into())]);
+    assert!(!is_mounted(&a.1));
+    fs::rename(&away, &a.0).unwrap();
+    daemon.get().mount(&a.0, &a.1, "a");
+    assert_eq!(fs::read_to_string(a.1.join("file")).unwrap(), "of a");
+    daemon.replace();
+    daemon.end();
+    assert_eq!(fs::read_to_string(a.0.join("file")).unwrap(), "of a");
+}
+
+#[test]
+fn volumes_that_cannot_be_kept_are_refused() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let daemon = KeptDaemon::start(&scratch, "", &[&mountpoint]);
+    let mount = |source: &str, more: &[&str]| {
+        daemon.run(&[&["mount", "--daemon", source, mountpoint.to_str().unwrap()], more].concat())
+    };
+    mount("file:///nowhere", &[]).expect(2, &["this daemon has --keep", "object volume", "without --daemon"]);
+    mount(source.to_str().unwrap(), &["--transport", "uring"]).expect(2, &["this daemon has --keep", "io_uring"]);
+    daemon.end();
+    // A daemon that cannot start is not started again.
+    let mut command = command(&scratch, "cahce = \"1GiB\"");
+    command.arg("--keep");
+    run(command).expect(2, &["invalid configuration", "cahce"]);
+}
