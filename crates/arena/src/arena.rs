@@ -11,6 +11,8 @@
 //!     marks the newer clean: in the opposite order, a crash between the two would bring back old bytes.
 //! F5. Calls that change one frame's record are made one after another. The owner of the frame ensures this.
 //! F6. Frame records name inode slots, and inode records name volume slots. The caller frees the named slot last.
+//! F7. A frame or slot that is set aside ([`Survivors`](crate::Survivors)) has no owner, and is not free as long as the
+//!     arena is open. Its record does not change.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -24,6 +26,7 @@ use crate::mapping::{FrameRead, FrameWrite, Mapping};
 use crate::record::{DIRTY, FREE, LIVE, PageKey};
 use crate::run_allocator::RunAllocator;
 use crate::source::ArenaFile;
+use crate::validate::SetAside;
 
 /// Page frames, and the tables that describe their contents, in one mapped file.
 ///
@@ -59,6 +62,7 @@ pub struct Arena {
     pub(crate) inode_slots: RunAllocator,
     pub(crate) volume_slots: RunAllocator,
     filling: Filling,
+    set_aside: SetAside,
     /// Last, so that the lock is released after the mapping is gone.
     file: ArenaFile,
 }
@@ -73,12 +77,13 @@ impl Arena {
         let pools = FramePools::with_first(counts, cpus, free);
         let inode_slots = RunAllocator::with_first(counts.inodes, cpus, free.inodes);
         let volume_slots = RunAllocator::with_first(counts.volumes, cpus, counts.volumes);
-        Arc::new(Self { mapping, pools, inode_slots, volume_slots, filling, file })
+        let set_aside = SetAside::default();
+        Arc::new(Self { mapping, pools, inode_slots, volume_slots, filling, set_aside, file })
     }
 
-    /// An arena over a mapping with valid records. The frames and slots that they mark as used are allocated, and taken
-    /// is what lacks memory.
-    pub(crate) fn assemble(mapping: Mapping, file: ArenaFile, filling: Filling) -> Arc<Self> {
+    /// An arena over a mapping with checked records. The frames and slots that they mark as used are allocated. What
+    /// lacks memory is taken, and so is what is set aside (F7): a frame of that kind does not have a free record.
+    pub(crate) fn assemble(mapping: Mapping, file: ArenaFile, filling: Filling, set_aside: SetAside) -> Arc<Self> {
         let (cpus, filled) = (cpus(), filling.free());
         let counts = mapping.layout().counts;
         let normal = counts.frames - counts.reserve_frames;
@@ -88,19 +93,24 @@ impl Arena {
         };
         let is_free = |frame: u32| is_filled(frame) && mapping.frames()[frame as usize].state() == FREE;
         let pools = FramePools::new(counts, cpus, is_free);
-        let is_free = |slot: u32| slot < filled.inodes && mapping.inodes()[slot as usize].state.get() == FREE;
+        let is_free = |slot: u32| slot < filled.inodes && is_free_inode(&mapping, &set_aside, slot);
         let inode_slots = RunAllocator::new(counts.inodes, cpus, is_free);
-        let volume_slots =
-            RunAllocator::new(counts.volumes, cpus, |slot| mapping.volumes()[slot as usize].state.get() == FREE);
-        Arc::new(Self { mapping, pools, inode_slots, volume_slots, filling, file })
+        let is_free = |slot| mapping.volumes()[slot as usize].state.get() == FREE && !set_aside.volumes.contains(&slot);
+        let volume_slots = RunAllocator::new(counts.volumes, cpus, is_free);
+        Arc::new(Self { mapping, pools, inode_slots, volume_slots, filling, set_aside, file })
     }
 
-    /// Makes frames and slots allocatable whose memory was allocated: those from `before` up to `now`.
+    /// Makes frames and slots allocatable whose memory was allocated: those from `before` up to `now`, except used ones
+    /// of an earlier process and those set aside (F7).
     pub(crate) fn release(&self, before: Free, now: Free) {
         let normal = self.frames() - self.reserve_frames();
         let frames = (before.frames..now.frames).chain(normal + before.reserve..normal + now.reserve);
-        frames.for_each(|frame| self.pools.free(FrameId::new(frame)));
-        (before.inodes..now.inodes).for_each(|slot| self.inode_slots.free(slot));
+        frames
+            .filter(|frame| self.mapping.frames()[*frame as usize].state() == FREE)
+            .for_each(|frame| self.pools.free(FrameId::new(frame)));
+        (before.inodes..now.inodes)
+            .filter(|slot| is_free_inode(&self.mapping, &self.set_aside, *slot))
+            .for_each(|slot| self.inode_slots.free(slot));
     }
 
     /// Another descriptor of the file, for a supervisor to keep or to send to the next process. It does not keep the
@@ -313,6 +323,10 @@ impl Arena {
         &self.mapping
     }
 
+    pub(crate) fn set_aside(&self) -> &SetAside {
+        &self.set_aside
+    }
+
     pub(crate) fn filling(&self) -> &Filling {
         &self.filling
     }
@@ -334,6 +348,10 @@ impl std::fmt::Debug for Arena {
         let free = self.free_frames();
         f.debug_struct("Arena").field("layout", self.mapping.layout()).field("free_frames", &free).finish()
     }
+}
+
+fn is_free_inode(mapping: &Mapping, set_aside: &SetAside, slot: u32) -> bool {
+    mapping.inodes()[slot as usize].state.get() == FREE && !set_aside.inodes.contains(&slot)
 }
 
 /// CPUs this process may use: the number of shards.

@@ -73,7 +73,7 @@ pub enum ArenaError {
     /// The length of the file differs from the one in its header.
     #[error("arena file of the wrong length: {0}")]
     Length(Mismatch),
-    /// A header or record that no crash can leave.
+    /// A header that no crash can leave. Damaged records are no error: [`Survivors`](crate::Survivors) lists them.
     #[error("damaged arena: {0}")]
     Damaged(Mismatch),
     /// A system call failed.
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn damage_names_field_found_and_expected() {
-        let error = ArenaError::damaged("inode[17].handle_len".into(), 300, "at most 128");
-        assert_eq!(error.to_string(), "damaged arena: inode[17].handle_len is 300, expected at most 128");
+        let error = ArenaError::damaged("header.inodes".into(), 0, "1 or more");
+        assert_eq!(error.to_string(), "damaged arena: header.inodes is 0, expected 1 or more");
     }
 }

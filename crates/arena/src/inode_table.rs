@@ -113,8 +113,8 @@ impl Arena {
         ((number as usize) < self.mapping().inodes().len()).then(|| InodeSlot::new(number))
     }
 
-    /// Frees an inode slot. The caller has cleaned or freed all frames that name it. If a DIRTY one were left, opening
-    /// the arena after a crash would fail.
+    /// Frees an inode slot. The caller has cleaned or freed all frames that name it. After a crash, a DIRTY one that is
+    /// left would be damage.
     ///
     /// # Panics
     /// If it is free already.

@@ -14,8 +14,8 @@
 //!   code of the crate. Exceptions are `huge_pages`, which allocates memory, and one instruction each in `copy` and
 //!   `prefetch`.
 //! * `create`: a new file, and `filling`: the memory of an arena that is used before all of it is allocated.
-//! * `open`, `validate`, `survivors`: from any bytes to a list of dirty pages, or to an error that names
-//!   the field.
+//! * `open`, `validate`, `survivors`: from any bytes to a list of dirty pages and a list of damaged records, or to an
+//!   error that names the field.
 //! * `source`, `limits`, `config`: the file and its maximum size. `mountinfo` and [`size`], for other crates too: the
 //!   list of mounts, and byte sizes as text.
 
@@ -63,5 +63,5 @@ pub use mountinfo::MountInfo;
 pub use prefetch::prefetch_line;
 pub use run_allocator::RUN_FRAMES;
 pub use source::ArenaSource;
-pub use survivors::{SurvivingInode, SurvivingVolume, Survivors};
+pub use survivors::{Damage, SetAsideFrame, SetAsidePage, SurvivingInode, SurvivingVolume, Survivors};
 pub use volume_table::VolumeRecord;

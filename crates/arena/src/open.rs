@@ -1,7 +1,10 @@
 //! Taking over the arena of another process.
 //!
 //! The order of the steps: lock, read and check the header, map, check all tables, and only then change the first byte.
-//! A crash at any later step leaves a file that opens with the same result.
+//! A crash at any later step leaves a file that opens with the same survivors. There is one exception, which needs
+//! damage that no crash leaves: of two frames of one page and version, the second may be used after such a crash.
+//!
+//! A damaged record does not hide the others: it is set aside ([`crate::validate`]) and reported.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -14,18 +17,20 @@ use crate::filling::{Filler, Filling, Plan};
 use crate::header::{self, HEADER_BYTES};
 use crate::layout::Layout;
 use crate::mapping::Mapping;
-use crate::record::{CLEAN, DIRTY};
+use crate::record::CLEAN;
 use crate::source::{self, ArenaFile};
-use crate::survivors::{self, Survivors};
+use crate::survivors::{self, Sorted, Survivors};
 use crate::validate;
 
 impl Arena {
-    /// Opens the file of an earlier arena and returns its survivors.
+    /// Opens the file of an earlier arena and returns its survivors. The data of damaged records is not among them:
+    /// [`Survivors::damages`] names these, and their bytes stay in the file.
     ///
     /// # Errors
     /// [`ArenaError::InUse`] if another process has it open; [`ArenaError::FileSystem`] if it is not on tmpfs or
     /// hugetlbfs; [`ArenaError::Foreign`], [`ArenaError::Version`], [`ArenaError::Length`] or [`ArenaError::Damaged`]
-    /// if it is not a valid arena of this format; [`ArenaError::Os`] otherwise. The file is unchanged then.
+    /// if its header is not that of a valid arena of this format; [`ArenaError::Os`] otherwise. The file is unchanged
+    /// then.
     ///
     /// # Blocking
     /// Until all of it is mapped and its tables are read.
@@ -43,7 +48,7 @@ impl Arena {
         let file = ArenaFile::lock(fd)?;
         let layout = check(&file)?;
         let mapping = Mapping::new(file.fd(), layout)?;
-        Self::open_mapping(mapping, file, Filling::over(layout))
+        Ok(Self::open_mapping(mapping, file, Filling::over(layout)))
     }
 
     /// As [`open`](Self::open), for a descriptor from [`try_clone_lock`](Self::try_clone_lock) of an earlier process.
@@ -66,24 +71,28 @@ impl Arena {
         filled.into_iter().try_for_each(|part| mapping.populate(part))?;
         let filling = Filling::new(plan);
         let is_filled = filling.is_over();
-        let (arena, survivors) = Self::open_mapping(mapping, file, filling)?;
+        let (arena, survivors) = Self::open_mapping(mapping, file, filling);
         let filler = (!is_filled).then(|| Filler::new(&arena));
         Ok((arena, survivors, filler))
     }
 
-    fn open_mapping(mapping: Mapping, file: ArenaFile, filling: Filling) -> Result<(Arc<Self>, Survivors), ArenaError> {
-        let dirty = validate::dirty_frames(&mapping)?;
-        let (newest, superseded) = survivors::newest(dirty)?;
+    fn open_mapping(mapping: Mapping, file: ArenaFile, filling: Filling) -> (Arc<Self>, Survivors) {
+        let mut tables = validate::tables(&mapping);
+        let Sorted { newest, superseded, ambiguous } = survivors::sort(std::mem::take(&mut tables.dirty));
+        survivors::set_aside_ambiguous(&mut tables, &ambiguous);
+        for (dirty, _) in ambiguous {
+            // The next process would take it for valid, once the other one or a newer version has been written back.
+            mapping.frames()[dirty.frame as usize].invalidate(dirty.frame);
+        }
         for dirty in superseded {
             mapping.frames()[dirty.frame as usize].clear();
         }
         for record in mapping.frames().iter().filter(|record| record.state() == CLEAN) {
             record.clear();
         }
-        debug_assert_eq!(newest.len(), mapping.frames().iter().filter(|record| record.state() == DIRTY).count());
-        let arena = Self::assemble(mapping, file, filling);
-        let survivors = survivors::group(&arena, &newest);
-        Ok((arena, survivors))
+        let arena = Self::assemble(mapping, file, filling, std::mem::take(&mut tables.set_aside));
+        let survivors = survivors::group(&arena, tables, &newest);
+        (arena, survivors)
     }
 }
 

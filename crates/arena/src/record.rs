@@ -9,6 +9,7 @@
 //!     while another thread writes it.
 //! R2. Fields are written while the state is FREE (or CLEAN), and the state is stored last. A reader that finds a used
 //!     state reads complete fields, in this process or in the next one.
+//!     The exception is the check word of a frame that is set aside ([`crate::survivors`]): a single store, too.
 //! R3. Fields not covered by the check word change by single stores.
 //!
 //! # Memory ordering
@@ -189,6 +190,11 @@ impl FrameEntry {
 
     pub(crate) fn clear(&self) {
         self.state.set(FREE);
+    }
+
+    /// Makes the check word wrong, for as long as the record is not published again.
+    pub(crate) fn invalidate(&self, frame: u32) {
+        self.check.set(!self.sum(frame));
     }
 
     pub(crate) fn key(&self) -> PageKey {

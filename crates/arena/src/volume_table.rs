@@ -27,8 +27,8 @@ impl Arena {
         Some(VolumeSlot::new(slot))
     }
 
-    /// Frees a volume slot. The caller has freed all inode slots that name it. If one were left, opening the arena
-    /// after a crash would fail.
+    /// Frees a volume slot. The caller has freed all inode slots that name it. After a crash, one that is left would be
+    /// damage.
     ///
     /// # Panics
     /// If it is free already.
@@ -48,6 +48,7 @@ impl Arena {
         let slots = (0..self.mapping().layout().counts.volumes).map(VolumeSlot::new);
         slots
             .filter(|slot| self.mapping().volumes()[slot.index()].state.get() == LIVE)
+            .filter(|slot| !self.set_aside().volumes.contains(&slot.as_u32()))
             .map(|slot| (slot, self.volume(slot)))
     }
 }

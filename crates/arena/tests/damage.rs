@@ -1,4 +1,4 @@
-//! Opening a file with any bytes gives an arena or an error that names the field.
+//! Opening a file with any bytes gives an arena, with the damaged records by name, or an error that names the field.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -8,7 +8,8 @@ use std::sync::{Arc, OnceLock};
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, memfd_create};
 use slackwater_arena::{
-    Arena, ArenaConfig, ArenaError, FRAME_BYTES, FileHandleBytes, InodeRecord, Pool, Survivors, VolumeId, VolumeRecord,
+    Arena, ArenaConfig, ArenaError, Damage, FRAME_BYTES, FileHandleBytes, InodeRecord, Pool, Survivors, VolumeId,
+    VolumeRecord,
 };
 
 /// Where the tables of the small arena below begin. Each fits into a page.
@@ -67,29 +68,69 @@ fn open(bytes: &[u8]) -> Result<(Arc<Arena>, Survivors), ArenaError> {
     Arena::open_fd(OwnedFd::from(file))
 }
 
-/// The operations that an opened arena must support, whatever it contains.
-fn use_up(arena: &Arena, survivors: &Survivors) {
-    let pages = survivors.volumes.iter().flat_map(|volume| &volume.inodes).flat_map(|inode| &inode.pages);
-    let mut frames = pages.map(|(_, frame)| *frame).collect::<Vec<_>>();
-    for frame in &frames {
-        assert!(arena.is_dirty(*frame) && arena.try_read(*frame).is_some());
+/// The operations that an opened arena must support, whatever it contains: everything in it is freed, and all that is
+/// free is used for other pages. What was set aside is untouched then, and the next process sets it aside again.
+fn use_up(arena: Arc<Arena>, survivors: &Survivors) {
+    let set_aside = |survivors: &Survivors| survivors.frames_set_aside.iter().map(|set| set.frame).collect::<Vec<_>>();
+    let aside = set_aside(survivors);
+    assert!(aside.is_sorted() && aside.len() as u64 <= arena.frames().into());
+    assert_eq!(aside.is_empty(), survivors.damages.iter().all(|damage| !is_about_frames(damage)));
+    let content = |arena: &Arena| aside.iter().map(|frame| arena.read(*frame).to_vec()).collect::<Vec<_>>();
+    let before = content(&arena);
+    for volume in &survivors.volumes {
+        for inode in &volume.inodes {
+            for (_, frame) in &inode.pages {
+                assert!(arena.is_dirty(*frame) && arena.try_read(*frame).is_some());
+                arena.free(*frame);
+            }
+            arena.free_inode(inode.slot);
+        }
+        arena.free_volume(volume.slot);
     }
+    let mut frames = Vec::new();
     arena.alloc_many(Pool::Reserve, usize::MAX, &mut frames);
+    frames.extend(&aside);
     frames.sort_unstable();
     frames.dedup();
-    assert_eq!(frames.len(), arena.frames() as usize);
+    assert_eq!(frames.len(), arena.frames() as usize, "each is free or set aside");
+    frames.retain(|frame| !aside.contains(frame));
+    let mut inodes = Vec::new();
+    while let Some(volume) = arena.alloc_volume(&VolumeRecord { id: VolumeId::EMPTY }) {
+        inodes.extend(std::iter::from_fn(|| arena.alloc_inode(&InodeRecord::new(volume))));
+    }
+    for (number, frame) in (0..).zip(frames.iter().filter(|_| !inodes.is_empty())) {
+        arena.write(*frame).fill(3);
+        arena.publish_dirty(*frame, inodes[number as usize % inodes.len()], number / 5, number % 7);
+    }
+    let fd = arena.try_clone_fd().expect("a descriptor");
+    drop(arena);
+    let (arena, next) = Arena::open_fd(fd).expect("its header is valid");
+    assert_eq!((set_aside(&next), content(&arena)), (aside, before));
+    let records = |survivors: &Survivors| {
+        let field = |damage: &Damage| damage.mismatch.field.split('.').next().unwrap_or_default().to_owned();
+        survivors.damages.iter().map(field).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(records(&next), records(survivors));
 }
 
+fn is_about_frames(damage: &Damage) -> bool {
+    damage.frames > 0 || damage.mismatch.field.starts_with("frame")
+}
+
+/// The damages of a file, one per line.
 fn message(change: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut bytes = valid().to_vec();
     change(&mut bytes);
-    open(&bytes).expect_err("a damaged file").to_string()
+    let (arena, survivors) = open(&bytes).expect("its header is valid");
+    let text = survivors.damages.iter().map(|damage| format!("{damage}\n")).collect();
+    use_up(arena, &survivors);
+    text
 }
 
 #[test]
 fn the_undamaged_file_gives_its_newest_pages() {
     let (arena, survivors) = open(valid()).expect("undamaged");
-    use_up(&arena, &survivors);
+    assert_eq!((&survivors.damages, &survivors.frames_set_aside), (&Vec::new(), &Vec::new()));
     let names = survivors.volumes.iter().map(|volume| volume.record.id.as_slice()).collect::<Vec<_>>();
     assert_eq!(names, [b"one", b"two"]);
     let pages = |volume: usize, inode: usize| {
@@ -100,6 +141,7 @@ fn the_undamaged_file_gives_its_newest_pages() {
     assert_eq!(pages(1, 0), [(0, 9), (u64::MAX, 1)]);
     assert_eq!(pages(1, 1), []);
     assert_eq!(survivors.volumes[0].inodes[0].record.size_bytes, 1 << 40);
+    use_up(arena, &survivors);
 }
 
 #[test]
@@ -115,23 +157,25 @@ fn opening_twice_gives_the_same() {
 #[test]
 fn damage_is_named_with_what_was_found_and_expected() {
     let handle_len = |bytes: &mut Vec<u8>| bytes[INODES_AT + 256 + 32..][..2].copy_from_slice(&300_u16.to_le_bytes());
-    assert_eq!(message(handle_len), "damaged arena: inode[1].handle_len is 300, expected at most 128");
+    assert_eq!(message(handle_len), "inode[1].handle_len is 300, expected at most 128\n");
     let id_len = |bytes: &mut Vec<u8>| bytes[VOLUMES_AT + 8] = 129;
-    assert_eq!(message(id_len), "damaged arena: volume[0].id_len is 129, expected at most 128");
+    assert_eq!(message(id_len), "volume[0].id_len is 129, expected at most 128\n");
     let state = message(|bytes| bytes[FRAME_TABLE_AT] ^= 1);
-    assert!(state.starts_with("damaged arena: frame[0].state is 0x"), "{state}");
+    assert!(state.starts_with("frame[0].state is 0x"), "{state}");
     let index = message(|bytes| bytes[FRAME_TABLE_AT + 8] ^= 1);
-    assert!(index.starts_with("damaged arena: frame[0].check is 0x"), "{index}");
+    assert!(index.starts_with("frame[0].check is 0x"), "{index}");
     let inode = message(|bytes| bytes[INODES_AT..INODES_AT + 256].fill(0));
-    assert_eq!(inode, "damaged arena: frame[0].inode is 0, expected an inode slot in use");
+    let unused = |frame| format!("frame[{frame}].inode is 0, expected an inode slot in use\n");
+    assert_eq!(inode, [0, 1, 4].map(unused).concat());
     let volume = message(|bytes| bytes[VOLUMES_AT + 192..VOLUMES_AT + 384].fill(0));
-    assert_eq!(volume, "damaged arena: inode[1].volume is 1, expected a volume slot in use");
+    let unused = |inode| format!("inode[{inode}].volume is 1, expected a volume slot in use\n");
+    assert_eq!(volume, [1, 2].map(unused).concat());
 }
 
 #[test]
 fn a_record_in_the_place_of_another_is_damage() {
     let moved = message(|bytes| bytes.copy_within(INODES_AT..INODES_AT + 256, INODES_AT + 4 * 256));
-    assert!(moved.starts_with("damaged arena: inode[4].check is 0x"), "{moved}");
+    assert!(moved.starts_with("inode[4].check is 0x"), "{moved}");
 }
 
 #[test]
@@ -159,7 +203,7 @@ fn foreign_newer_and_truncated_files_are_distinguished() {
 #[test]
 fn a_refused_file_is_not_changed() {
     let mut bytes = valid().to_vec();
-    bytes[FRAME_TABLE_AT + 15 * 32] = 1;
+    bytes[24] ^= 1;
     let mut file = File::from(memfd_create("refused", MemfdFlags::CLOEXEC).expect("a memfd"));
     file.write_all(&bytes).expect("a memfd takes bytes");
     let mut again = file.try_clone().expect("a descriptor");
@@ -195,11 +239,16 @@ fn every_flipped_bit_that_matters_is_found() {
     for at in 0..FRAMES_AT {
         let mut bytes = valid().to_vec();
         bytes[at] ^= 1 << (at % 8);
-        let opened = open(&bytes);
-        assert_eq!(opened.is_ok(), is_unguarded(at), "byte {at}: {:?}", opened.err());
-        if let Err(error) = opened {
-            let is_typed = matches!(error, ArenaError::Foreign(_) | ArenaError::Version(_) | ArenaError::Damaged(_));
-            assert!(is_typed || matches!(error, ArenaError::Length(_)), "byte {at}: {error:?}");
+        match open(&bytes) {
+            Ok((_, survivors)) => {
+                let damages = survivors.damages;
+                assert!(at >= 136 && damages.len() == usize::from(!is_unguarded(at)), "byte {at}: {damages:?}");
+            }
+            Err(error) => {
+                let is_typed =
+                    matches!(error, ArenaError::Foreign(_) | ArenaError::Version(_) | ArenaError::Damaged(_));
+                assert!(at < 136 && (is_typed || matches!(error, ArenaError::Length(_))), "byte {at}: {error:?}");
+            }
         }
     }
 }
@@ -252,10 +301,11 @@ mod seal {
 fn the_second_implementation_of_check_words_agrees() {
     let mut bytes = valid().to_vec();
     bytes[INODES_AT + 256 + 16] ^= 1; // its number
-    assert!(open(&bytes).is_err());
+    assert_eq!(open(&bytes).expect("a valid header").1.damages.len(), 1);
     seal::all(&mut bytes);
     let (arena, survivors) = open(&bytes).expect("another valid file");
-    use_up(&arena, &survivors);
+    assert_eq!(survivors.damages, []);
+    use_up(arena, &survivors);
 }
 
 /// A value of a field: random, or an edge case.
@@ -289,7 +339,7 @@ proptest! {
             bytes.resize(len, 0);
         }
         match open(&bytes) {
-            Ok((arena, survivors)) => use_up(&arena, &survivors),
+            Ok((arena, survivors)) => use_up(arena, &survivors),
             Err(ArenaError::Os { call, source }) => prop_assert!(false, "{call}: {source}"),
             Err(error) => prop_assert!(error.to_string().contains(", expected "), "{error}"),
         }
@@ -312,7 +362,7 @@ proptest! {
         }
         seal::all(&mut bytes);
         match open(&bytes) {
-            Ok((arena, survivors)) => use_up(&arena, &survivors),
+            Ok((arena, survivors)) => use_up(arena, &survivors),
             Err(ArenaError::Os { call, source }) => prop_assert!(false, "{call}: {source}"),
             Err(error) => prop_assert!(error.to_string().contains(", expected "), "{error}"),
         }
