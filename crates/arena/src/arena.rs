@@ -81,8 +81,8 @@ impl Arena {
         Arc::new(Self { mapping, pools, inode_slots, volume_slots, filling, set_aside, file })
     }
 
-    /// An arena over a mapping with checked records. The frames and slots that they mark as used are allocated. What
-    /// lacks memory is taken, and so is what is set aside (F7): a frame of that kind does not have a free record.
+    /// An arena over a mapping with checked records. A frame or slot is free if its record is, it has memory, and it is not
+    /// set aside. The record of a frame that is set aside is not FREE (F7).
     pub(crate) fn assemble(mapping: Mapping, file: ArenaFile, filling: Filling, set_aside: SetAside) -> Arc<Self> {
         let (cpus, filled) = (cpus(), filling.free());
         let counts = mapping.layout().counts;

@@ -69,7 +69,7 @@ fn open(bytes: &[u8]) -> Result<(Arc<Arena>, Survivors), ArenaError> {
 }
 
 /// The operations that an opened arena must support, whatever it contains: everything in it is freed, and all that is
-/// free is used for other pages. What was set aside is untouched then, and the next process sets it aside again.
+/// free is used for other pages. Frames that are set aside are untouched by that, and the next process sets the same ones aside.
 fn use_up(arena: Arc<Arena>, survivors: &Survivors) {
     let set_aside = |survivors: &Survivors| survivors.frames_set_aside.iter().map(|set| set.frame).collect::<Vec<_>>();
     let aside = set_aside(survivors);

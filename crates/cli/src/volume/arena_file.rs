@@ -4,7 +4,7 @@
 //! F1. A file is opened only if it is ours: a regular file of this user that no other user may read, reached without a
 //!     symbolic link.
 //! F2. A file with data is removed after that data is durable in the source, and only by this module. A file that
-//!     cannot be parsed is left alone, with an error.
+//!     cannot be parsed is left alone, with an error. One with damaged records keeps a second name ([`damaged_arena`]).
 //! F3. By default it is in a directory that is closed to other users ([`private_dir`]): its name is predictable, and in
 //!     `/dev/shm` every user may create files.
 
@@ -34,6 +34,7 @@ use crate::output::shell;
 use crate::registry::Entry;
 use crate::source::directory::ON_A_MOUNT;
 use crate::source::opened::Opened;
+use crate::volume::damaged_arena;
 
 /// In memory on every Linux.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -126,13 +127,18 @@ impl Left {
 }
 
 /// Opens what a predecessor left that has passed its descriptor on, with its lock. If that process was still allocating
-/// the cache, the rest is left to [`fill`].
+/// the cache, the rest is left to [`fill`]. Damaged records are logged.
 ///
 /// # Errors
-/// The file is damaged.
+/// The header of the file is damaged.
 pub(crate) fn open_inherited(fd: OwnedFd, path: &Path) -> Result<(Left, Option<Filler>), Failure> {
     let (arena, mut survivors, filler) = Arena::open_inherited(fd).map_err(|error| refused(path, &error))?;
     survivors.removed_are_kept = true;
+    if !survivors.damages.is_empty() {
+        let kept = damaged_arena::keep(path);
+        let kept = kept.inspect_err(|error| tracing::error!(%error, "cannot give the damaged arena a second name"));
+        damaged_arena::log(path, kept.ok().as_deref(), &survivors);
+    }
     let bytes = bytes_of(&survivors, |_| true);
     Ok((Left { arena, survivors, bytes }, filler))
 }
@@ -153,8 +159,24 @@ fn is_ours(status: &fs::Metadata) -> bool {
     status.is_file() && status.uid() == geteuid().as_raw() && status.mode() & 0o077 == 0
 }
 
-/// Opens a file that is ours (F1). `None` if it does not exist.
+/// Opens a file that is ours (F1), and prints which of its records are damaged. `None` if it does not exist.
 pub(crate) fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failure> {
+    let Some(found) = open_silently(path)? else { return Ok(None) };
+    if let Some(kept) = found.kept {
+        damaged_arena::report(path, &kept, &found.survivors);
+    }
+    Ok(Some((found.arena, found.survivors)))
+}
+
+struct Found {
+    arena: Arc<Arena>,
+    survivors: Survivors,
+    /// The second name of the file, if records are damaged.
+    kept: Option<PathBuf>,
+}
+
+/// As [`open`], without the message.
+fn open_silently(path: &Path) -> Result<Option<Found>, Failure> {
     let name = path.printable();
     let status = match fs::symlink_metadata(path) {
         Ok(status) => status,
@@ -167,7 +189,19 @@ pub(crate) fn open(path: &Path) -> Result<Option<(Arc<Arena>, Survivors)>, Failu
             Failure::failed(what).advise("remove it if you know what it is, or choose another with --arena FILE")
         );
     }
-    Arena::open(path).map(Some).map_err(|error| refused(path, &error))
+    let (arena, survivors) = Arena::open(path).map_err(|error| refused(path, &error))?;
+    if survivors.damages.is_empty() {
+        return Ok(Some(Found { arena, survivors, kept: None }));
+    }
+    let kept = damaged_arena::keep(path).map_err(|error| {
+        let damage = &survivors.damages[0];
+        Failure::failed(format!(
+            "the arena {name} is damaged ({damage}), and cannot be kept under a second name: {error}"
+        ))
+        .advise("it may hold unwritten data; nothing was written back")
+        .advise(format!("to abandon that data, move the arena away: {}", away(path)))
+    })?;
+    Ok(Some(Found { arena, survivors, kept: Some(kept) }))
 }
 
 /// Bytes in the volumes whose name is one of `these`.
@@ -187,22 +221,27 @@ type LeftBytes = Vec<(Vec<u8>, u64)>;
 /// The data of a dead process in a file. `None` if another process has the file.
 ///
 /// # Errors
-/// The file is not ours, or damaged.
+/// The file is not ours, or its header is damaged.
 pub(crate) fn left_in(path: &Path) -> Result<Option<LeftBytes>, Failure> {
-    let survivors = match open(path) {
-        Ok(Some((_, survivors))) => survivors,
+    let (survivors, kept) = match open_silently(path) {
+        Ok(Some(found)) => (found.survivors, found.kept),
         Ok(None) => return Ok(Some(Vec::new())),
         Err(failure) if failure.reason == Reason::Busy => return Ok(None),
         Err(failure) => return Err(failure),
     };
     let volumes = survivors.volumes.iter().filter(|volume| !volume.inodes.is_empty());
-    Ok(Some(volumes.map(|volume| (volume.record.id.as_slice().to_vec(), bytes_in(volume))).collect()))
+    let left: LeftBytes = volumes.map(|volume| (volume.record.id.as_slice().to_vec(), bytes_in(volume))).collect();
+    if let Some(kept) = kept.filter(|_| left.is_empty()) {
+        damaged_arena::report(path, &kept, &survivors); // nothing opens it again
+    }
+    Ok(Some(left))
 }
 
 /// Opens what a predecessor left. `None` if there is no file.
 ///
 /// # Errors
-/// The file is not ours, in use, damaged, or has data of another source.
+/// The file is not ours, in use, or has data of another source; its header is damaged, or records are and the file
+/// cannot be kept.
 pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Failure> {
     let name = path.printable();
     let Some((arena, survivors)) = open(path)? else { return Ok(None) };
@@ -334,13 +373,20 @@ fn check_space(path: &Path, cache_bytes: u64, limits: &MemoryLimits, free_bytes:
     Err(refused(path, &ArenaError::NoSpace { needed_bytes: cache_bytes, source }))
 }
 
-/// Removes a file without data.
+/// Removes a file without data. One with damaged records keeps its second name.
 pub(crate) fn remove(path: &Path) -> Result<(), Failure> {
+    let kept = damaged_arena::kept_as(path);
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Failure::failed(format!("cannot remove the arena {}: {error}", path.printable())))
         }
-        _ => Ok(()),
+        _ => {
+            if let Some(kept) = kept {
+                let kept = kept.printable();
+                tracing::warn!(%kept, "the arena has damaged records: it is kept, with all its memory, until it is removed");
+            }
+            Ok(())
+        }
     }
 }
 

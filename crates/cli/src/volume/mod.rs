@@ -3,6 +3,7 @@
 //! ```text
 //! endpoints, name        source and mount point, and the name of a daemon's volume
 //! arena_file, rescued    the cache file, and the data of an earlier mount
+//! damaged_arena          a cache file with damaged records
 //! node_search            files of an earlier mount, on sources that cannot open by handle
 //! front_end              the volume behind its FUSE mount
 //! keeping                a volume that outlives its process
@@ -16,6 +17,7 @@
 //! ```
 
 pub(crate) mod arena_file;
+mod damaged_arena;
 pub(crate) mod endpoints;
 pub(crate) mod front_end;
 pub(crate) mod keeping;

@@ -11,6 +11,7 @@ mod bind_mounts;
 mod cgroups;
 mod conflicts;
 mod crash_mix;
+mod damaged_arena;
 mod descriptors;
 mod forced_unmounts;
 mod full_source;

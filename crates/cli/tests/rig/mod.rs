@@ -1,6 +1,8 @@
 //! Test fixtures: scratch directories, mounts and processes, all cleaned up at the end of a test.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod arena;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

@@ -12,6 +12,7 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RawDir, SeekFrom, fcntl_lock
 use rustix::io::Errno;
 
 use super::kept::Kept;
+use crate::rig::arena::{damage_record, frame_of};
 use crate::rig::{bytes, wait_until};
 use crate::sys::Mapped;
 
@@ -194,4 +195,27 @@ fn p09_every_mount_point_of_a_volume_outlives_the_process() {
     kept.replace_server();
     assert_eq!(fs::read(kept.mountpoint.join("file")).unwrap(), b"there");
     kept.umount();
+}
+
+#[test]
+fn p09_a_damaged_record_is_logged_and_its_arena_kept() {
+    let mut kept = Kept::new(&["--dirty-expire", "1h"]);
+    let (good, bad) = (bytes(1, 1_000_000), bytes(2, 4096));
+    fs::write(kept.mountpoint.join("good"), &good).unwrap();
+    fs::write(kept.mountpoint.join("bad"), &bad).unwrap();
+    let arena = kept.scratch.arena("a-mount");
+    let frame = damage_record(&arena, &bad);
+    for round in 1.. {
+        kept.replace_server();
+        let named = format!("frame[{frame}].check is 0x");
+        wait_until("the successor names the record", || kept.mount.said(&named) >= round);
+        assert!(fs::read(kept.mountpoint.join("good")).unwrap() == good, "round {round}");
+        if round == 3 {
+            break;
+        }
+    }
+    kept.umount();
+    assert!(fs::read(kept.source.join("good")).unwrap() == good);
+    let left = arena.with_extension("arena.damaged");
+    assert!(!arena.exists() && frame_of(&fs::read(left).unwrap(), frame) == bad);
 }

@@ -178,10 +178,11 @@ pub(crate) fn clean_up(registry: &Registry, arena: &Path) -> Result<Vec<Found>, 
     Ok(dead)
 }
 
-/// Takes over the arena of a dead daemon if it has data. `None`: there is no data, and the file is removed.
+/// Takes over the arena of a dead daemon if it has data. `None`: there is no data, and the file is removed. Records that
+/// are damaged are printed.
 ///
 /// # Errors
-/// The file is not ours, in use, or damaged.
+/// The file is not ours or in use; its header is damaged, or records are and the file cannot be kept.
 pub(crate) fn take_arena(path: &Path, dead: &[Found]) -> Result<Option<(Arc<Arena>, Survivors, Leftovers)>, Failure> {
     let Some((arena, survivors)) = arena_file::open(path)? else { return Ok(None) };
     let left = Leftovers::of(&survivors, dead.iter().map(|found| &found.entry));
