@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use crate::process::{Daemon, command, is_mounted, table};
-use crate::rig::{Scratch, need_fuse, run, wait_until};
+use crate::rig::arena::{damage_record, frame_of};
+use crate::rig::{Scratch, bytes, need_fuse, run, wait_until};
 
 /// Writes data that no flusher takes for a while, so that it is only in the cache.
 fn write(mountpoint: &Path, text: &str) {
@@ -53,6 +54,37 @@ fn the_next_daemon_writes_back_what_a_killed_one_left() {
     daemon.end();
     assert_eq!((read(&configured.0), read(&gone.0)), ("one".into(), "three".into()));
     assert!(!scratch.arena("daemon").exists());
+}
+
+#[test]
+fn a_damaged_record_costs_no_other_volume_its_data() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (sound, torn) = (scratch.pair("sound"), scratch.pair("torn"));
+    let mut daemon = Daemon::start(&scratch, LATE);
+    daemon.mount(&sound.0, &sound.1, "sound");
+    daemon.mount(&torn.0, &torn.1, "torn");
+    let page = bytes(7, 4096);
+    write(&sound.1, "one");
+    fs::write(torn.1.join("file"), &page).unwrap();
+    daemon.kill();
+    let arena = scratch.arena("daemon");
+    let frame = damage_record(&arena, &page);
+    for _ in 0..2 {
+        let mut daemon = Daemon::start(&scratch, LATE);
+        for words in ["has damaged records", &format!("frame[{frame}].check is 0x"), "arena.damaged"] {
+            wait_until(words, || daemon.said(words) > 0);
+        }
+        wait_until("the sound volume is written back", || read(&sound.0) == "one");
+        daemon.mount(&sound.0, &sound.1, "sound");
+        write(&sound.1, "one");
+        daemon.kill();
+    }
+    Daemon::start(&scratch, LATE).end();
+    assert_eq!(read(&sound.0), "one");
+    let kept = arena.with_extension("arena.damaged");
+    assert!(!arena.exists() && frame_of(&fs::read(&kept).unwrap(), frame) == page);
+    assert!(!kept.with_extension("damaged.1").exists(), "it is the same file all the time");
 }
 
 #[test]
