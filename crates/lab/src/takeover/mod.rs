@@ -1,5 +1,5 @@
-//! `takeover`: the pause that a program sees when the process of a kept mount is killed, beside unmounting and mounting
-//! again.
+//! `takeover`: the pause that a program sees when the process of a kept mount is killed or upgraded, beside unmounting and
+//! mounting again.
 //!
 //! A kept mount stays for all rounds. Before each kill, half of its cache is made dirty, or nothing is. A daemon with many
 //! volumes stays too, and some data of each volume is dirty.
@@ -10,9 +10,10 @@ mod volumes;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use self::program::Program;
@@ -20,9 +21,10 @@ use crate::fuse::{MERGERFS, Mounted, OURS, Server, on_path, slackwater};
 use crate::harness::{Bound, Estimate, Options, Report, Series, Source, Table, rounds};
 use crate::scratch::Scratch;
 
-const ABOUT: &str = "The pause that a program sees when the process of a mount with `--keep` is killed, beside unmounting and mounting again.";
+const ABOUT: &str = "The pause that a program sees when the process of a mount with `--keep` is killed or upgraded, beside unmounting and mounting again.";
 
 const KILL: &str = "killed, with --keep";
+const UPGRADE: &str = "upgraded";
 const REMOUNT: &str = "unmount, mount";
 const MERGERFS_REMOUNT: &str = "mergerfs: the same";
 
@@ -58,11 +60,12 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         let folder = |name: &str| home.subdirectory(&format!("{name}-{number}"));
         let mounted = Mounted::new(&kept, &folder("kept")?, place.cache_bytes)?;
         let (own, other) = (folder("ours")?, folder("other")?);
-        let mut turns = vec![KILL, REMOUNT];
+        let mut turns = vec![KILL, UPGRADE, REMOUNT];
         turns.extend(mergerfs.iter().map(|_| MERGERFS_REMOUNT));
         rounds::run(place.row, options.rounds(), &turns, |_, turn| {
             let pause = match (*turn, &mergerfs) {
                 (KILL, _) => killed(&mounted, place)?,
+                (UPGRADE, _) => upgraded(&mounted, kept.program(), place)?,
                 (MERGERFS_REMOUNT, Some(server)) => remounted(server, &other, place)?,
                 _ => remounted(&ours, &own, place)?,
             };
@@ -74,7 +77,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
 
     volumes::measure(options, &home, &mut series)?;
 
-    let columns = [KILL, REMOUNT, MERGERFS_REMOUNT];
+    let columns = [KILL, UPGRADE, REMOUNT, MERGERFS_REMOUNT];
     let headings = columns.map(|column| format!("{column} | longest")).join(" | ");
     let mut table = Table::new("Pause of a program, ms: median and longest", format!("| {headings}"));
     for row in PLACES.iter().map(|place| place.row).chain([volumes::ROW]) {
@@ -97,6 +100,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     report.target(format!("{LARGE}: median pause, ms"), Bound::AtMost(PAUSE_MS), pauses.estimate());
     let longest = pauses.quantile(1.0).map(Estimate::exactly);
     report.target(format!("{LARGE}: longest pause, ms"), Bound::AtMost(PAUSE_MS), longest);
+    let longest = series.of(LARGE, UPGRADE).quantile(1.0).map(Estimate::exactly);
+    report.target(format!("{LARGE}: longest pause of an upgrade, ms"), Bound::AtMost(PAUSE_MS), longest);
     let longest = series.of(volumes::ROW, KILL).quantile(1.0).map(Estimate::exactly);
     report.target(format!("{}: longest pause, ms", volumes::ROW), Bound::AtMost(volumes::PAUSE_MS), longest);
     Ok(report)
@@ -121,6 +126,17 @@ fn killed(mounted: &Mounted, place: &Place) -> Result<Duration> {
     let program = Program::start(mounted.path())?;
     kill_server(mounted.pid())?;
     program.longest_call()
+}
+
+/// The longest call around an upgrade, to the same program.
+fn upgraded(mounted: &Mounted, program: &Path, place: &Place) -> Result<Duration> {
+    make_dirty(mounted.path(), place.dirty_bytes)?;
+    let user = Program::start(mounted.path())?;
+    let mut command = Command::new(program);
+    command.args(["upgrade", "--program"]).arg(program).arg(mounted.path());
+    let output = command.output().context("cannot start the upgrade")?;
+    ensure!(output.status.success(), "the upgrade has failed: {}", String::from_utf8_lossy(&output.stderr));
+    user.longest_call()
 }
 
 /// Kills the process that serves for a keeper.
