@@ -23,7 +23,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::mount::{MountFlags, mount_bind, mount_remount};
 use rustix::thread::set_thread_res_uid;
 use slackwater::ErrorKind;
-use slackwater::backend::{NewNode, NodeKind, Removal, SyncScope};
+use slackwater::backend::{Backend, Call, Found, NewNode, NodeKind, Removal, SyncScope};
 use slackwater_backends::{DirBackend, DirStats, OpenError};
 
 fn open(path: &Path) -> (Arc<DirBackend>, Volume) {
@@ -260,4 +260,36 @@ fn a_refused_kind_of_io_is_not_tried_again() {
     assert_eq!(dontcache_writes, 0, "tmpfs has no page cache to leave");
     assert_eq!(direct_writes + plain_writes, 2);
     assert_eq!(volume.read(&file, 1 << 20, 1 << 20), Ok(pattern(1, 2 << 20)[1 << 20..].to_vec()));
+}
+
+#[test]
+fn an_unprivileged_volume_goes_on_with_the_descriptors_of_an_earlier_one() {
+    let dir = TempDir::new();
+    let open = || Arc::new(DirBackend::open_unprivileged(dir.path()).expect("a directory can be opened"));
+    let (first, next) = (open(), open());
+    let volume = Volume::new(Arc::clone(&first) as Arc<dyn Backend>);
+    let root = volume.root();
+    let (named, nameless) = (volume.file(&root, "named"), volume.file(&root, "nameless"));
+    volume.fill(&nameless, b"bytes");
+    let adopt = |node| next.adopt(first.descriptor(node).expect("an open node")).expect("a node of the volume");
+    let named = adopt(&named);
+    volume.remove(&root, "nameless", Removal::File).expect("it can be removed");
+    let nameless = adopt(&nameless);
+    drop((volume, root, first));
+    let volume = Volume::new(next);
+    let reopen = |found: &Found| {
+        let (handle, id) = (found.handle.clone(), Some(found.attr.id));
+        volume.ask(|done| Call::Reopen { handle, id, nameless: true, done })
+    };
+    std::fs::rename(dir.path().join("named"), dir.path().join("renamed")).expect("it can be renamed");
+    let (handle, id) = (nameless.handle.clone(), nameless.attr.id);
+    for _ in 0..2 {
+        assert_eq!(reopen(&named).expect("it is open").attr.id, named.attr.id);
+        let again = reopen(&nameless).expect("it is open");
+        assert_eq!((again.attr.nlink, volume.read(&again.node, 0, 100).as_deref()), (0, Ok(&b"bytes"[..])));
+    }
+    drop(nameless);
+    assert!(reopen(&named).is_ok());
+    let gone = volume.ask(|done| Call::Reopen { handle, id: Some(id), nameless: true, done });
+    assert_eq!(gone.map(drop), Err(ErrorKind::Stale));
 }

@@ -321,8 +321,9 @@ pub(crate) struct MountArguments {
     /// Keep the mount when its process dies: another process takes it over, and programs wait meanwhile
     ///
     /// A second process, the keeper, holds everything that must stay open, and starts the mount process again after a
-    /// crash or with `slackwater restart`. Programs on the mount see a pause and no error. It needs root, and a source
-    /// that is a directory; requests come over /dev/fuse.
+    /// crash or with `slackwater restart`. Programs on the mount see a pause and no error. It needs a source that is a
+    /// directory; requests come over /dev/fuse. Where files are not found by lasting handles (for users other than root,
+    /// and on overlayfs or FUSE), the keeper has a descriptor for each file that the kernel knows.
     #[arg(long)]
     pub(crate) keep: bool,
     /// Serve metrics for Prometheus at http://ADDRESS/metrics, such as 9810 or 127.0.0.1:9810

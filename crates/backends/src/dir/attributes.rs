@@ -2,7 +2,7 @@
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, Statx, StatxAttributes, StatxFlags, StatxTimestamp, Timespec, Timestamps, UTIME_OMIT,
-    Uid, chmodat, chownat, fstatvfs, ftruncate, makedev, statx, utimensat,
+    Uid, chownat, fstatvfs, ftruncate, makedev, statx, utimensat,
 };
 use slackwater::backend::{Attr, AttrChange, Node, NodeKind, Protection, Statfs};
 use slackwater::{BackendError, ErrorKind, NodeId, Timestamp};
@@ -56,8 +56,7 @@ impl Volume {
     }
 
     pub(super) fn set_mode(&self, node: &DirNode, mode: u32) -> Answer<()> {
-        let (dir, name) = self.fds.name_of(&node.path);
-        chmodat(dir, name, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty()).map_err(failed("fchmodat"))
+        node.set_mode(&self.fds, Mode::from_raw_mode(mode & 0o7777)).map_err(failed("fchmodat"))
     }
 
     /// The available space is what the file system reports, less the space that it needs for itself.

@@ -7,7 +7,7 @@ use rustix::fs::fstat;
 use rustix::io::{self, Errno};
 use slackwater::backend::FileHandle;
 use slackwater_sync::lock::Mutex;
-use slackwater_sync::shim::{Arc, thread};
+use slackwater_sync::shim::{Arc, Weak, thread};
 
 use super::descriptors::{self, NodeFd};
 use super::file_system::FileSystem;
@@ -105,7 +105,7 @@ impl Handles {
             }
             PINNED => {
                 let ino = body.try_into().map_err(|_| Errno::STALE)?;
-                self.pins.lock().fds.get(&u64::from_le_bytes(ino)).cloned().ok_or(Errno::STALE)
+                self.pins.lock().get(u64::from_le_bytes(ino)).ok_or(Errno::STALE)
             }
             _ => Err(Errno::STALE),
         }
@@ -115,6 +115,13 @@ impl Handles {
     pub(super) fn name_given(&self, ino: u64, fd: &Arc<NodeFd>) {
         if self.are_pinned() {
             self.pin(ino, fd);
+        }
+    }
+
+    /// Lets a node be reopened while `fd` exists, if nodes are reopened that way.
+    pub(super) fn adopt(&self, ino: u64, fd: &Arc<NodeFd>) {
+        if self.are_pinned() {
+            self.pins.lock().adopted.insert(ino, Arc::downgrade(fd));
         }
     }
 
@@ -169,11 +176,22 @@ struct Pins {
     fds: HashMap<u64, Arc<NodeFd>>,
     /// Oldest first. May contain nodes that were unpinned since.
     order: VecDeque<u64>,
+    /// Nodes of an earlier process, whether or not they have a name, while another part of the process has them open.
+    adopted: HashMap<u64, Weak<NodeFd>>,
 }
 
 impl Pins {
     fn new() -> Self {
-        Self { fds: HashMap::new(), order: VecDeque::new() }
+        Self { fds: HashMap::new(), order: VecDeque::new(), adopted: HashMap::new() }
+    }
+
+    fn get(&mut self, ino: u64) -> Option<Arc<NodeFd>> {
+        let pinned = self.fds.get(&ino).cloned();
+        let found = pinned.or_else(|| self.adopted.get(&ino)?.upgrade());
+        if found.is_none() {
+            self.adopted.remove(&ino);
+        }
+        found
     }
 
     /// Keeps a node open. Beyond `max`, removes the oldest and returns them.

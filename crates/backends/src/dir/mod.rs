@@ -24,7 +24,7 @@
 //! generation. If the file system has no handles, the generation is 0. `Call::Reopen` uses `open_by_handle_at`. Where
 //! that is missing or not permitted (it needs CAP_DAC_READ_SEARCH), and on FUSE, which forgets nodes that are not open,
 //! each node that was found stays open instead, while descriptors are left. Handles are then valid in this process
-//! only, and the oldest become `Stale` first. `Limits::reopens` reports this to the engine, which then keeps the nodes
+//! only, and in one that [adopts](DirBackend::adopt) its descriptors. The oldest become `Stale` first. `Limits::reopens` reports this to the engine, which then keeps the nodes
 //! of open files open.
 //!
 //! All descriptors of nodes are counted for the process (`descriptors`), so that engines learn when they are short.
@@ -62,9 +62,10 @@ mod xattrs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use slackwater::BackendError;
 #[cfg(doc)]
 use slackwater::backend::WriteUnit;
-use slackwater::backend::{Backend, Call, Limits, Node, NodeSupply};
+use slackwater::backend::{Backend, Call, Found, Limits, Node, NodeSupply};
 use slackwater_sync::shim::Arc;
 
 pub use self::transfer::DirStats;
@@ -118,6 +119,18 @@ impl DirBackend {
     /// process.
     pub fn keeps_nodes_open(&self) -> bool {
         self.volume.handles.are_pinned()
+    }
+
+    /// Takes a [descriptor](Backend::descriptor) of a node from an earlier process. The node is found by its handle while
+    /// the returned node exists, even if it has no name.
+    ///
+    /// # Errors
+    /// It is not a node of this directory's file system.
+    ///
+    /// # Blocking
+    /// Never: the attributes are those that the kernel has.
+    pub fn adopt(&self, descriptor: OwnedFd) -> Result<Found, BackendError> {
+        self.volume.adopt(descriptor)
     }
 
     /// How many reads and writes used each I/O path so far.

@@ -2,9 +2,10 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, chmodat, openat, statx};
 use rustix::io::{self, Errno};
 use rustix::path::DecInt;
+use rustix::process::geteuid;
 use slackwater::PAGE_BYTES;
 use slackwater::backend::NodeKind;
 use slackwater_sync::lock::Mutex;
@@ -27,6 +28,8 @@ pub(super) struct DirNode {
     /// forbids opening it again: then the descriptor with which it was created is used.
     direct_reader: OnceLock<Option<NodeFd>>,
     direct_writer: OnceLock<Option<NodeFd>>,
+    /// Held while the mode is changed.
+    mode: Mutex<()>,
     /// For a directory.
     pub(super) no_default_acl: NoDefaultAcl,
 }
@@ -40,6 +43,7 @@ impl DirNode {
             writer: OnceLock::new(),
             direct_reader: OnceLock::new(),
             direct_writer: OnceLock::new(),
+            mode: Mutex::new(BACKEND, ()),
             no_default_acl: NoDefaultAcl::default(),
         }
     }
@@ -63,14 +67,47 @@ impl DirNode {
     pub(super) fn reader(&self, fds: &ProcFds) -> io::Result<&NodeFd> {
         match self.known_writer() {
             Some(writer) => Ok(writer),
-            None => open_once(&self.reader, || fds.reopen(self.file()?, OFlags::RDONLY)),
+            None => open_once(&self.reader, || self.reopen(fds, OFlags::RDONLY)),
         }
     }
 
     /// A descriptor for writing. A refusal is not remembered: it may pass, and the engine tries again.
     pub(super) fn writer(&self, fds: &ProcFds) -> io::Result<&NodeFd> {
-        let writer = open_once(&self.writer, || fds.reopen(self.file()?, OFlags::RDWR).map(Some))?;
+        let writer = open_once(&self.writer, || self.reopen(fds, OFlags::RDWR).map(Some))?;
         Ok(writer.as_ref().unwrap_or(&self.path))
+    }
+
+    /// Opens the file. The engine does so for programs that have opened it already, perhaps when it was created, and whose
+    /// mode may forbid it since. Its owner may change the mode, so it is changed for that moment.
+    fn reopen(&self, fds: &ProcFds, access: OFlags) -> io::Result<NodeFd> {
+        let file = self.file()?;
+        match fds.reopen(file, access) {
+            Err(Errno::ACCESS) => {}
+            opened => return opened,
+        }
+        let _only = self.mode.lock();
+        let stat = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::UID | StatxFlags::MODE)?;
+        let mode = Mode::from_raw_mode(u32::from(stat.stx_mode) & 0o7777);
+        let wider = mode | Mode::RUSR | Mode::WUSR;
+        // The kernel may drop the set-group-ID bit at a change.
+        if stat.stx_uid != geteuid().as_raw() || wider == mode || mode.contains(Mode::SGID) {
+            return Err(Errno::ACCESS);
+        }
+        let change_mode = |mode| {
+            let (dir, name) = fds.name_of(file);
+            chmodat(dir, name, mode, AtFlags::empty())
+        };
+        change_mode(wider)?;
+        let opened = fds.reopen(file, access);
+        change_mode(mode)?;
+        opened
+    }
+
+    /// Sets the mode.
+    pub(super) fn set_mode(&self, fds: &ProcFds, mode: Mode) -> io::Result<()> {
+        let _only = self.mode.lock();
+        let (dir, name) = fds.name_of(&self.path);
+        chmodat(dir, name, mode, AtFlags::empty())
     }
 
     pub(super) fn direct_reader(&self, fds: &ProcFds) -> io::Result<Option<&NodeFd>> {

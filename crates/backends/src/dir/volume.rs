@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat, openat2, statx};
 use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
 use slackwater::backend::{FileHandle, Found, Limits, Node, NodeKind};
 use slackwater::{BackendError, ErrorKind, NodeId};
@@ -156,20 +156,33 @@ impl Volume {
         kernel_handle: Option<KernelHandle>,
         after_removal: AfterRemoval,
     ) -> Answer<Found> {
-        let ask = |flags| statx(&path, c"", AtFlags::EMPTY_PATH | flags, StatxFlags::BASIC_STATS);
-        let stat = match (ask(AtFlags::empty()), after_removal) {
+        let stat = match (stat(&path, AtFlags::empty()), after_removal) {
             // A server may not know a node without a name; the kernel still does.
-            (Err(Errno::STALE | Errno::NOENT), AfterRemoval::Yes) => ask(AtFlags::STATX_DONT_SYNC),
+            (Err(Errno::STALE | Errno::NOENT), AfterRemoval::Yes) => stat(&path, AtFlags::STATX_DONT_SYNC),
             (answer, AfterRemoval::Yes | AfterRemoval::No) => answer,
         }
         .map_err(failed("statx"))?;
-        if device_of(&stat) != self.dev {
+        self.found_as(path, kernel_handle, &stat)
+    }
+
+    /// The node that another process had open. Its attributes are as the kernel has them.
+    pub(super) fn adopt(&self, descriptor: OwnedFd) -> Answer<Found> {
+        let path = Arc::new(NodeFd::new(descriptor));
+        let kernel_handle = self.handles.kernel_handle(&path).map_err(failed("name_to_handle_at"))?;
+        let stat = stat(&path, AtFlags::STATX_DONT_SYNC).map_err(failed("statx"))?;
+        let found = self.found_as(Arc::clone(&path), kernel_handle, &stat)?;
+        self.handles.adopt(stat.stx_ino, &path);
+        Ok(found)
+    }
+
+    fn found_as(&self, path: Arc<NodeFd>, kernel_handle: Option<KernelHandle>, stat: &Statx) -> Answer<Found> {
+        if device_of(stat) != self.dev {
             return Err(BackendError::new(ErrorKind::CrossDevice, "a mount point")); // R1
         }
         let has_name = stat.stx_nlink > 0;
         let (generation, handle) = self.handles.describe(kernel_handle, &path, stat.stx_ino, has_name);
         let id = NodeId { dev: self.dev, ino: stat.stx_ino, generation };
-        let attr = attr_of(&stat, id);
+        let attr = attr_of(stat, id);
         let node = OpenNode::new(DirNode::new(path, attr.kind), self.closer.as_ref());
         Ok(Found { node: Node::new(id, node), handle, attr })
     }
@@ -210,6 +223,10 @@ impl Volume {
             false => Err(ErrorKind::Stale.into()),
         }
     }
+}
+
+fn stat(path: &NodeFd, flags: AtFlags) -> io::Result<Statx> {
+    statx(path, c"", AtFlags::EMPTY_PATH | flags, StatxFlags::BASIC_STATS)
 }
 
 pub(super) const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);

@@ -17,12 +17,13 @@ use slackwater_fuse::Keeper;
 
 use crate::control::protocol::{FailedUpgrade, KeptStatus, VolumeOptions};
 use crate::exit::Failure;
-use crate::keeper::estate::Parts;
+use crate::keeper::estate::{NUMBERS_MAX, Parts};
 use crate::keeper::link::Link;
 use crate::keeper::programs::Program;
 use crate::keeper::protocol::{HeldVolume, PROTOCOL_VERSION, Place, Predecessor, ToKeeper, ToServer};
 use crate::keeper::succession::Succession;
 use crate::registry::Entry;
+use crate::volume::node_search::Numbered;
 
 /// The keeper, as the server sees it.
 #[derive(Debug)]
@@ -85,6 +86,8 @@ pub(crate) struct InheritedVolume {
     pub(crate) parts: Parts,
     /// The numbers of the files that the keeper holds.
     pub(crate) files: Vec<u64>,
+    /// The nodes that the keeper holds, by number.
+    pub(crate) nodes: Numbered<OwnedFd>,
 }
 
 /// Nanoseconds of a clock that all processes share.
@@ -319,7 +322,14 @@ fn receive_volume(link: &Link) -> io::Result<InheritedVolume> {
         _ => Err(io::Error::other("it sends something else than files")),
     };
     let files: io::Result<Vec<_>> = (0..volume.files).map(numbers).collect();
-    Ok(InheritedVolume { volume: *volume, parts, files: files?.concat() })
+    let mut nodes = Vec::new();
+    for _ in 0..volume.nodes {
+        match link.receive()?.ok_or_else(gone)? {
+            (ToServer::Nodes { numbers }, descriptors) => nodes.extend(numbers.into_iter().zip(descriptors)),
+            _ => return Err(io::Error::other("it sends something else than nodes")),
+        }
+    }
+    Ok(InheritedVolume { volume: *volume, parts, files: files?.concat(), nodes })
 }
 
 impl InheritedVolume {
@@ -370,5 +380,15 @@ impl Keeper for KeptVolume {
 
     fn release(&self, number: u64) {
         self.client.tell(&ToKeeper::ReleaseFile { volume: self.number, number });
+    }
+
+    fn keep_node(&self, number: u64, node: OwnedFd) {
+        self.client.tell_with(&ToKeeper::KeepNode { volume: self.number, number }, &[node.as_fd()]);
+    }
+
+    fn release_nodes(&self, numbers: &[u64]) {
+        for some in numbers.chunks(NUMBERS_MAX) {
+            self.client.tell(&ToKeeper::ReleaseNodes { volume: self.number, numbers: some.to_vec() });
+        }
     }
 }

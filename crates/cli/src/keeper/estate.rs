@@ -8,13 +8,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::protocol::{FailedUpgrade, VolumeOptions};
 use crate::keeper::client::monotonic_ns;
-use crate::keeper::link::Link;
+use crate::keeper::link::{DESCRIPTORS_MAX, Link};
 use crate::keeper::protocol::{HeldVolume, PROTOCOL_VERSION, Part, Place, Predecessor, ToKeeper, ToServer};
 use crate::keeper::store::{self, Store, Stored};
 use crate::registry::Entry;
 
 /// Most numbers of files in a message.
-const NUMBERS_MAX: usize = 1000;
+pub(super) const NUMBERS_MAX: usize = 1000;
 
 /// The descriptors of a mount, by what they are of.
 #[derive(Debug, Default)]
@@ -85,13 +85,16 @@ pub(super) struct Volume {
     parts: Parts,
     /// Files that were removed while they were open, by number.
     files: BTreeMap<u64, OwnedFd>,
+    /// Nodes that the kernel knows, by number, if they cannot be found otherwise. They are not stored: there are too many.
+    nodes: BTreeMap<u64, OwnedFd>,
     settings: BTreeMap<String, String>,
     places: Vec<Place>,
 }
 
 impl Volume {
     fn new(entry: Entry, options: VolumeOptions, parts: Parts) -> Self {
-        Self { entry, options, parts, files: BTreeMap::new(), settings: BTreeMap::new(), places: Vec::new() }
+        let (files, nodes) = (BTreeMap::new(), BTreeMap::new());
+        Self { entry, options, parts, files, nodes, settings: BTreeMap::new(), places: Vec::new() }
     }
 
     /// Everything but the descriptors.
@@ -102,6 +105,7 @@ impl Volume {
             options: self.options,
             parts: self.parts.0.keys().copied().collect(),
             files: self.files.len().div_ceil(NUMBERS_MAX),
+            nodes: self.nodes.len().div_ceil(DESCRIPTORS_MAX),
             settings: self.settings.clone(),
             places: self.places.clone(),
         }
@@ -114,14 +118,21 @@ impl Volume {
         let parts = Parts::restore(stored, &of);
         let numbers = stored.files(&of).into_iter();
         let files = numbers.filter_map(|file| Some((file, stored.take(&of, &file_name(file))?))).collect();
-        Some(Self { entry, options, parts, files, settings, places })
+        Some(Self { entry, options, parts, files, nodes: BTreeMap::new(), settings, places })
     }
 
     fn send(&self, number: u64, link: &Link) -> io::Result<()> {
         let (_, descriptors) = self.parts.listed();
         let numbers: Vec<_> = self.files.keys().copied().collect();
         link.send(&ToServer::Volume(Box::new(self.facts(number))), &descriptors)?;
-        numbers.chunks(NUMBERS_MAX).try_for_each(|some| link.send(&ToServer::Files { numbers: some.to_vec() }, &[]))
+        for some in numbers.chunks(NUMBERS_MAX) {
+            link.send(&ToServer::Files { numbers: some.to_vec() }, &[])?;
+        }
+        let nodes: Vec<_> = self.nodes.iter().map(|(number, node)| (*number, node.as_fd())).collect();
+        nodes.chunks(DESCRIPTORS_MAX).try_for_each(|some| {
+            let (numbers, descriptors): (Vec<_>, Vec<_>) = some.iter().copied().unzip();
+            link.send(&ToServer::Nodes { numbers }, &descriptors)
+        })
     }
 }
 
@@ -272,8 +283,19 @@ impl Estate {
                 self.volumes.insert(number, volume);
                 Changed::Volume(number)
             }
+            ToKeeper::KeepNode { volume, number } => {
+                let nodes = &mut self.volume(volume)?.nodes;
+                descriptors.pop().and_then(|node| nodes.insert(number, node));
+                return Ok(());
+            }
+            ToKeeper::ReleaseNodes { volume, numbers } => {
+                let nodes = &mut self.volume(volume)?.nodes;
+                numbers.iter().for_each(|number| drop(nodes.remove(number)));
+                return Ok(());
+            }
             ToKeeper::KeepFile { volume, number } => {
-                let file = descriptors.pop().ok_or(io::ErrorKind::InvalidData)?;
+                let too_many = || io::Error::other("the keeper has too many open files");
+                let file = descriptors.pop().ok_or_else(too_many)?;
                 self.volume(volume)?.files.insert(number, file);
                 Changed::File(volume, number)
             }

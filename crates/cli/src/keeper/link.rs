@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_type};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// A registry entry with the longest paths fits.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Most descriptors of a message.
-const DESCRIPTORS_MAX: usize = 16;
+/// Most descriptors of a message. Kernel: `SCM_MAX_FD` is 253.
+pub(super) const DESCRIPTORS_MAX: usize = 200;
 /// A peer that neither reads nor answers within this time is stopped, or hangs.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -76,10 +76,11 @@ impl Link {
         Ok(())
     }
 
-    /// The next message. `None` if the peer is gone.
+    /// The next message. `None` if the peer is gone. If this process has too many open files, the last descriptors of the
+    /// message are missing.
     ///
     /// # Errors
-    /// None arrives within [`ANSWERS_WITHIN`]; it is not a message; or this process has too many open files to take its descriptors.
+    /// None arrives within [`ANSWERS_WITHIN`], or it is not a message.
     ///
     /// # Blocking
     /// Until a message arrives.
@@ -97,9 +98,6 @@ impl Link {
             if let RecvAncillaryMessage::ScmRights(found) = message {
                 descriptors.extend(found);
             }
-        }
-        if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(io::Error::other("this process has too many open files"));
         }
         match received.bytes {
             0 => Ok(None),

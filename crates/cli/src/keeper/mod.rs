@@ -10,6 +10,7 @@
 //! pace       the delay before a successor, if servers crash again and again
 //! formats    what another program must be able to read before it can be the next server
 //! remains    the threads of a dead server, and when a successor may start
+//! end        how a server has ended
 //! estate     everything that the keeper holds
 //! client     the server's side
 //! succession a takeover on purpose
@@ -24,12 +25,15 @@
 //!     two servers, and a successor never has to.
 //! K3. A server goes on without its keeper. Only a crash would end the mount then. If K6 applies, it ends at once instead:
 //!     the next keeper starts another one, and nothing may change in between that it would not know.
-//! K4. When a call that hands a descriptor to the keeper has returned, a successor will get that descriptor.
+//! K4. When a call that hands a descriptor to the keeper has returned, a successor will get that descriptor. Descriptors of
+//!     nodes are the exception if the keeper may not have more open.
 //! K5. A server is started from a file that the keeper has open, never from a path. Only `slackwater upgrade` changes that
 //!     file, and a program that did not take over is never started twice.
-//! K6. In a service with a descriptor store, everything in the estate is in that store too. So the keeper may die as well.
+//! K6. In a service with a descriptor store, everything in the estate is in that store too, except nodes. So the keeper may
+//!     die as well.
 
 pub(crate) mod client;
+mod end;
 mod estate;
 pub(crate) mod formats;
 mod link;

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,12 +19,14 @@ use slackwater_fuse::Printable as _;
 use crate::commands::mount::background::{self, Departure};
 use crate::exit::{Failure, Reason};
 use crate::keeper::client::monotonic_ns;
+use crate::keeper::end::End;
 use crate::keeper::estate::Estate;
 use crate::keeper::link::Link;
 use crate::keeper::pace::Pace;
 use crate::keeper::programs::{Program, Programs};
 use crate::keeper::protocol::{PROTOCOL_VERSION, Part, ToKeeper, ToServer};
 use crate::keeper::remains::{self, LOOK, SAID_AFTER};
+use crate::os::detach::detach;
 use crate::os::killed_process::{abort_connections_of, end_connection_at};
 use crate::os::mount_table::{is_slackwater, mount_at};
 use crate::os::sys::{self, Signal, Signals};
@@ -37,14 +39,13 @@ const FAILURES_MAX: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 /// The program of an upgrade has to say hello within this time.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// Messages about nodes need no answer, so they are read together: after this time, at most so many at once.
+const REST: Duration = Duration::from_millis(2);
+const MESSAGES_AT_ONCE: usize = 256;
 /// How long a server that never completed its start may take to end, before and after its connection is aborted.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// Looks after which a process of harmless threads is not about to end.
 const STAYS_AFTER: u32 = 5;
-/// The exit status of a program in Rust whose main thread has panicked.
-const PANICKED: i32 = 101;
-/// The number of SIGKILL.
-const KILL: i32 = libc::SIGKILL;
 /// Only the death of one thread, which is not the first: the others may wait for the successor, and the end of the first
 /// is reported after theirs. Kernel: `PIDFD_THREAD`, from Linux 6.9 on.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
@@ -52,16 +53,6 @@ const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_
 /// Variables of a service manager that are meant for its child, the keeper. Without the last one, the server answers the
 /// watchdog.
 const OF_KEEPER: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"];
-
-/// How a server has ended.
-enum End {
-    /// By itself, with this status.
-    Exited(i32),
-    /// By a signal or a panic; the text is for people.
-    Died(String),
-    /// By SIGKILL, which comes from outside.
-    Killed(String),
-}
 
 /// A running server.
 struct Server {
@@ -156,7 +147,8 @@ pub(crate) fn run(kept: Kept) -> Result<ExitCode, Failure> {
     keeper.run()
 }
 
-/// The keeper has a few descriptors for each volume, and one for each file that was removed while it was open.
+/// The keeper has a few descriptors for each volume, and one for each file that was removed while it was open, or for each
+/// node.
 fn raise_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum.or(limit.current);
@@ -265,6 +257,7 @@ impl Keeper {
     /// Serves the server until its end.
     fn attend(&mut self, server: &mut Server) {
         let mut hello_by = self.programs.is_upgrading().then(|| Instant::now() + HELLO_WITHIN);
+        let mut rests_until: Option<Instant> = None;
         loop {
             hello_by = hello_by.filter(|_| !server.is_ready);
             if hello_by.take_if(|by| *by <= Instant::now()).is_some() {
@@ -273,10 +266,13 @@ impl Keeper {
                 // It fails only when the server has ended.
                 let _ = server.child.kill();
             }
-            let left = hello_by.map(|by| timespec(by.saturating_duration_since(Instant::now())));
+            rests_until = rests_until.filter(|until| *until > Instant::now());
+            let next = hello_by.into_iter().chain(rests_until).min();
+            let left = next.map(|by| timespec(by.saturating_duration_since(Instant::now())));
             let (signal, message, end) = {
                 let nothing = &self.signal_fd;
-                let link = server.link.as_ref().map_or(nothing.as_fd(), AsFd::as_fd);
+                let link = server.link.as_ref().filter(|_| rests_until.is_none());
+                let link = link.map_or(nothing.as_fd(), AsFd::as_fd);
                 let mut events = [
                     PollFd::new(&self.signal_fd, PollFlags::IN),
                     PollFd::from_borrowed_fd(link, PollFlags::IN),
@@ -288,7 +284,7 @@ impl Keeper {
                     Err(_) => thread::sleep(PAUSE),
                 }
                 let [signal, message, end] = events.map(|event| !event.revents().is_empty());
-                (signal, message && server.link.is_some(), end)
+                (signal, message && rests_until.is_none() && server.link.is_some(), end)
             };
             self.remains.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
             if end {
@@ -298,7 +294,14 @@ impl Keeper {
                 self.pass_on(server, signal);
             }
             if message {
-                self.receive(server);
+                let mut may_rest = self.receive(server);
+                for _ in 1..MESSAGES_AT_ONCE {
+                    if !may_rest || !server.link.as_ref().is_some_and(remains::is_readable) {
+                        break;
+                    }
+                    may_rest = self.receive(server);
+                }
+                rests_until = may_rest.then(|| Instant::now() + REST);
             }
         }
     }
@@ -315,20 +318,25 @@ impl Keeper {
         let _ = kill_process(Pid::from_child(&server.child), signal.into());
     }
 
-    /// Takes one message. A server that sends nonsense, or does not read, is ended.
-    fn receive(&mut self, server: &mut Server) {
-        let Some(link) = server.link.take() else { return };
+    /// Takes one message. A server that sends nonsense, or does not read, is ended. Returns whether the next message can
+    /// wait a moment.
+    fn receive(&mut self, server: &mut Server) -> bool {
+        let Some(link) = server.link.take() else { return false };
+        let mut may_rest = false;
         let outcome = match link.receive() {
-            Ok(None) => return,
-            Ok(Some((message, descriptors))) => self.obey(server, &link, message, descriptors),
-            // The server has to know that a file was not kept.
-            Err(error) => link.send(&ToServer::Kept { error: Some(error.to_string()) }, &[]),
+            Ok(None) => return false,
+            Ok(Some((message, descriptors))) => {
+                may_rest = matches!(message, ToKeeper::KeepNode { .. } | ToKeeper::ReleaseNodes { .. });
+                self.obey(server, &link, message, descriptors)
+            }
+            Err(error) => Err(error),
         };
         if outcome.is_err() {
             // It fails only when the server has ended.
             let _ = server.child.kill();
         }
         server.link = Some(link);
+        may_rest
     }
 
     fn obey(
@@ -379,7 +387,11 @@ impl Keeper {
                 let error = self.estate.take(message, descriptors).err().map(|error| error.to_string());
                 link.send(&ToServer::Kept { error }, &[])
             }
-            message @ (ToKeeper::ReleaseFile { .. } | ToKeeper::Set { .. } | ToKeeper::Places { .. }) => {
+            message @ (ToKeeper::ReleaseFile { .. }
+            | ToKeeper::KeepNode { .. }
+            | ToKeeper::ReleaseNodes { .. }
+            | ToKeeper::Set { .. }
+            | ToKeeper::Places { .. }) => {
                 // It fails for a volume that has just ended.
                 let _ = self.estate.take(message, descriptors);
                 Ok(())
@@ -440,7 +452,10 @@ impl Keeper {
         let mount = mount_at(mountpoint).filter(is_slackwater);
         if let Some(mount) = mount.filter(|mount| self.device_before.as_ref() != Some(&mount.device)) {
             end_connection_at(&mount);
-            let _ = unmount(mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
+            if unmount(mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH) == Err(Errno::PERM) {
+                // Of another user than root. It fails if the mount ended with the server.
+                let _ = detach(mountpoint);
+            }
         }
     }
 
@@ -461,17 +476,6 @@ impl Keeper {
                 "the unwritten data of {mountpoint} is in {arena}: mount {source} again to write it back"
             ))
         })
-    }
-}
-
-impl End {
-    fn of(status: ExitStatus, pid: u32) -> Self {
-        match (status.code(), status.signal()) {
-            (Some(PANICKED), _) => Self::Died(format!("(pid {pid}) panicked")),
-            (Some(code), _) => Self::Exited(code),
-            (None, Some(KILL)) => Self::Killed(format!("(pid {pid}) was killed by signal {KILL}")),
-            (None, signal) => Self::Died(format!("(pid {pid}) was killed by signal {}", signal.unwrap_or_default())),
-        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The messages between the keeper and the server.
 //!
 //! The server begins with [`ToKeeper::Hello`]; the keeper answers with [`ToServer::Start`]. If there was a predecessor,
-//! that is followed by each of its volumes, and each volume by the numbers of its files. From then on the server speaks,
-//! and the keeper answers those messages that say so.
+//! that is followed by each of its volumes, and each volume by the numbers of its files and by its nodes. From then on the
+//! server speaks, and the keeper answers those messages that say so.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::control::protocol::{FailedUpgrade, VolumeOptions};
 use crate::registry::Entry;
 
 /// Incremented when a message changes its meaning.
-pub(crate) const PROTOCOL_VERSION: u32 = 2;
+pub(crate) const PROTOCOL_VERSION: u32 = 3;
 
 /// A kind of descriptor.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Serialize, Deserialize)]
@@ -93,6 +93,15 @@ pub(super) enum ToKeeper {
         volume: u64,
         number: u64,
     },
+    /// The kernel learns of a node. With a descriptor of it, unless the keeper has too many.
+    KeepNode {
+        volume: u64,
+        number: u64,
+    },
+    ReleaseNodes {
+        volume: u64,
+        numbers: Vec<u64>,
+    },
     /// A setting of the process, or of a volume, was changed while it was served.
     Set {
         volume: Option<u64>,
@@ -134,6 +143,8 @@ pub(super) enum ToServer {
     Volume(Box<HeldVolume>),
     /// Numbers of files that the keeper holds.
     Files { numbers: Vec<u64> },
+    /// Numbers of nodes. With a descriptor of each, or fewer if the server has too many.
+    Nodes { numbers: Vec<u64> },
     /// The answer; with an error if nothing was kept.
     Kept { error: Option<String> },
 }
@@ -166,6 +177,9 @@ pub(crate) struct HeldVolume {
     pub(super) parts: Vec<Part>,
     /// Messages with numbers of files that follow.
     pub(super) files: usize,
+    /// Messages with nodes that follow.
+    #[serde(default)]
+    pub(super) nodes: usize,
     /// Changed settings.
     pub(crate) settings: BTreeMap<String, String>,
     pub(crate) places: Vec<Place>,

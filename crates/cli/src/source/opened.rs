@@ -2,17 +2,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use slackwater::backend::Backend;
+use slackwater::backend::{Backend, Found};
 
 use crate::control::protocol::{ObjectStatus, VolumeOptions};
 use crate::exit::Failure;
 use crate::object;
 use crate::registry::Entry;
 use crate::source::Source;
-use crate::volume::node_search;
+use crate::volume::node_search::{self, Numbered};
 
 /// A source that this process may use. An object volume is open once, and its backends share it.
 #[derive(Clone)]
@@ -48,6 +49,28 @@ impl Opened {
         match self {
             Self::Directory(path) => Ok(Arc::new(node_search::open_for(path, left)?)),
             Self::Object(volume) => Ok(volume.backend()),
+        }
+    }
+
+    /// As [`backend`](Self::backend), and it reaches nodes whose descriptors the predecessor has passed on. Returns them as
+    /// the backend has found them, by the same numbers; the others are stale.
+    ///
+    /// # Errors
+    /// As [`backend`](Self::backend).
+    ///
+    /// # Blocking
+    /// For the source, unless all nodes in `left` are among those that were passed on.
+    pub(crate) fn inherited_backend(
+        &self,
+        left: &HashSet<u64>,
+        nodes: Numbered<OwnedFd>,
+    ) -> io::Result<(Arc<dyn Backend>, Numbered<Found>)> {
+        match self {
+            Self::Directory(path) => {
+                let (backend, nodes) = node_search::inherit(path, left, nodes)?;
+                Ok((Arc::new(backend), nodes))
+            }
+            Self::Object(volume) => Ok((volume.backend(), Vec::new())),
         }
     }
 

@@ -349,7 +349,7 @@ fn not_mounted(mountpoint: &Path, error: &MountVolumeError) -> Failure {
         return failure.advise("or mount it without --transport uring");
     }
     if matches!(error, MountVolumeError::NoNumbers) {
-        return failure.advise("mount it without --keep");
+        return failure.advise("use mount --keep without a daemon, which can keep such a source too");
     }
     let MountVolumeError::Mount(error) = error else { return failure };
     if matches!(error, MountError::NoPermission(_)) {

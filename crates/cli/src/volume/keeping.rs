@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::process::{Resource, getrlimit};
 use slackwater_fuse::MountRecord;
 
 use crate::control::protocol::{Transport, VolumeOptions};
@@ -16,6 +17,9 @@ use crate::registry::Entry;
 use crate::source;
 use crate::source::ownership::Ownership;
 use crate::volume::front_end::{FrontEnd, Kept};
+
+/// More would make a takeover slow: each is sent to the successor.
+const NODES_MAX: usize = 1 << 15;
 
 /// The descriptors of a volume that is being mounted.
 pub(crate) struct Keeping {
@@ -36,7 +40,8 @@ impl Keeping {
     pub(crate) fn front_end(&mut self) -> Result<Kept, Failure> {
         let record = MountRecord::create().map_err(failed)?;
         self.add(Part::Record, record.fd())?;
-        Ok(Kept { record, keeper: Arc::new(self.volume.clone()), device: None, files: Vec::new() })
+        let keeper = Arc::new(self.volume.clone());
+        Ok(Kept { record, keeper, device: None, files: Vec::new(), nodes_max: 0, nodes: Vec::new() })
     }
 
     /// Hands everything to the keeper.
@@ -71,7 +76,14 @@ pub(crate) fn taken_over(inherited: &InheritedVolume, volume: &KeptVolume) -> Re
     let part = |part| inherited.parts.duplicate(part).map_err(not_taken_over);
     let record = MountRecord::open(part(Part::Record)?).map_err(not_taken_over)?;
     let (device, files) = (Some(part(Part::Device)?), inherited.files.clone());
-    Ok(Kept { record, keeper: Arc::new(volume.clone()), device, files })
+    Ok(Kept { record, keeper: Arc::new(volume.clone()), device, files, nodes_max: 0, nodes: Vec::new() })
+}
+
+/// How many nodes the keeper of a mount process takes, if they cannot be found by their numbers. A successor has them all
+/// open at its start, and a backend keeps a quarter of all descriptors for nodes that it may need.
+pub(crate) fn nodes_max() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(descriptors / 4).unwrap_or(usize::MAX).min(NODES_MAX)
 }
 
 /// Something of a predecessor, which stays with the keeper unless this process takes it.

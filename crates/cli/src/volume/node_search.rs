@@ -2,11 +2,12 @@
 //!
 //! Without CAP_DAC_READ_SEARCH, on FUSE, and on file systems without handles, a backend can reopen a node only after it
 //! has found it by name. So the source is searched for the inode numbers, and the files found are looked up in the
-//! backend.
+//! backend. If the predecessor was kept, its keeper has descriptors of the nodes that programs used, and passes them on.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -15,6 +16,9 @@ use slackwater::backend::{Backend, Call, Done, Found, Node};
 use slackwater::{BackendError, ErrorKind};
 use slackwater_backends::DirBackend;
 use slackwater_fuse::Printable as _;
+
+/// Nodes, by the numbers that the kernel has of them.
+pub(crate) type Numbered<T> = Vec<(u64, T)>;
 
 /// Opens the directory `source` so that it reaches the nodes `left`, of which a dead predecessor left data.
 ///
@@ -29,6 +33,37 @@ pub(crate) fn open_for(source: &Path, left: Option<&HashSet<u64>>) -> io::Result
         find_nodes(&backend, source, nodes)?;
     }
     Ok(backend)
+}
+
+/// As [`open_for`], with descriptors of nodes, by number, that a predecessor has passed on. Only nodes in `left` without
+/// one are searched for. Returns those that the backend has found.
+///
+/// # Errors
+/// As [`open_for`].
+///
+/// # Blocking
+/// For the source, if nodes are searched for.
+pub(crate) fn inherit(
+    source: &Path,
+    left: &HashSet<u64>,
+    nodes: Numbered<OwnedFd>,
+) -> io::Result<(DirBackend, Numbered<Found>)> {
+    let backend = DirBackend::open(source).map_err(io::Error::other)?;
+    let mut found = Vec::with_capacity(nodes.len());
+    for (number, descriptor) in nodes {
+        match backend.adopt(descriptor) {
+            Ok(node) => found.push((number, node)),
+            Err(error) => tracing::warn!(%error, "a node of the last process cannot be used: it is stale"),
+        }
+    }
+    if backend.keeps_nodes_open() {
+        let known: HashSet<_> = found.iter().map(|(_, found)| found.attr.id.ino).collect();
+        let unknown: HashSet<_> = left.difference(&known).copied().collect();
+        if !unknown.is_empty() {
+            find_nodes(&backend, source, &unknown)?;
+        }
+    }
+    Ok((backend, found))
 }
 
 /// Looks up every node below `source` whose inode number is in `wanted`. Nodes without a name are not found.

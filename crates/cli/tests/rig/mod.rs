@@ -134,7 +134,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
         for point in mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).map(Path::new) {
             if point.starts_with(&self.path) {
                 let _ = unmount(point, UnmountFlags::DETACH);

@@ -104,6 +104,21 @@ impl Drop for KeptDaemon<'_> {
     }
 }
 
+/// The keeper of a daemon takes no descriptors of nodes.
+#[test]
+fn a_daemon_refuses_to_keep_a_source_without_file_handles() {
+    need_fuse();
+    let (scratch, below) = (Scratch::new(), Scratch::new());
+    let (source, middle) = below.pair("lower");
+    let _lower = below.mount(&source, &middle, &[]);
+    let top = scratch.dir("top", 0o755);
+    let kept = KeptDaemon::start(&scratch, "", &[&top]);
+    let refused = kept.run(&["mount", "--daemon", middle.to_str().unwrap(), top.to_str().unwrap()]);
+    refused.expect(1, &["no file handles", "without a daemon"]);
+    kept.end();
+    below.umount(&middle);
+}
+
 #[test]
 fn programs_notice_nothing_when_their_daemon_is_killed() {
     need_fuse();

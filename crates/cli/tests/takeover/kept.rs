@@ -1,14 +1,19 @@
 //! A kept mount of a test.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::rig::{Mount, Output, PATIENCE, Scratch, need_fuse, wait_until};
+use crate::rig::{Mount, Output, PATIENCE, Scratch, need_fuse, run, wait_until};
+
+/// The ordinary user.
+pub(super) const NOBODY: u32 = 65534;
 
 /// A mount with a keeper. Dropping it ends both of its processes, whatever state they are in, and the mount.
 pub(super) struct Kept {
@@ -17,6 +22,8 @@ pub(super) struct Kept {
     pub(super) source: PathBuf,
     pub(super) mountpoint: PathBuf,
     pub(super) scratch: Scratch,
+    /// It belongs to [`NOBODY`] instead of root.
+    pub(super) is_of_user: bool,
 }
 
 impl Kept {
@@ -25,8 +32,32 @@ impl Kept {
         need_fuse();
         let scratch = Scratch::new();
         let (source, mountpoint) = scratch.pair("a");
+        Self::of(scratch, source, mountpoint, more)
+    }
+
+    /// Of a given source.
+    #[track_caller]
+    pub(super) fn of(scratch: Scratch, source: PathBuf, mountpoint: PathBuf, more: &[&str]) -> Self {
         let mount = scratch.mount(&source, &mountpoint, &[&["--keep"], more].concat());
-        Self { mount, source, mountpoint, scratch }
+        Self { mount, source, mountpoint, scratch, is_of_user: false }
+    }
+
+    /// Of an ordinary user, in a mount namespace of this thread. `limits` is a command line of setpriv or prlimit before
+    /// the command.
+    #[track_caller]
+    pub(super) fn of_user(limits: &[&str], more: &[&str]) -> Self {
+        need_fuse();
+        let scratch = Scratch::new();
+        let (source, mountpoint) = scratch.pair("a");
+        let _ = scratch.command_for_all();
+        for dir in [&source, &mountpoint, &scratch.path.join("run")] {
+            chown(dir, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let arena = scratch.arena("a");
+        let words = ["mount", source.to_str().unwrap(), mountpoint.to_str().unwrap(), "--keep", "--cache", "32MiB"];
+        let words = [&words[..], &["--arena", arena.to_str().unwrap()], more].concat();
+        let mount = Mount::start(command_of_user(&scratch, limits, &words), &mountpoint);
+        Self { mount, source, mountpoint, scratch, is_of_user: true }
     }
 
     pub(super) fn keeper(&self) -> Pid {
@@ -66,7 +97,11 @@ impl Kept {
 
     #[track_caller]
     pub(super) fn run(&self, words: &[&str]) -> Output {
-        self.scratch.run([words, &[self.mountpoint.to_str().unwrap()]].concat())
+        let words = [words, &[self.mountpoint.to_str().unwrap()]].concat();
+        match self.is_of_user {
+            true => run(command_of_user(&self.scratch, &[], &words)),
+            false => self.scratch.run(words),
+        }
     }
 
     /// The status of the mount.
@@ -87,8 +122,31 @@ impl Kept {
     /// Unmounts, and waits for the end of the keeper.
     #[track_caller]
     pub(super) fn umount(&mut self) -> Output {
-        self.scratch.umount(&self.mountpoint);
+        match self.is_of_user {
+            true => self.umount_by(|kept| command_of_user(&kept.scratch, &[], &["umount"])),
+            false => self.scratch.umount(&self.mountpoint),
+        }
         self.mount.wait()
+    }
+}
+
+impl Kept {
+    /// Unmounts by a command, whose last word will be the mount point. For a moment, a child that another test starts has
+    /// copies of our descriptors, so the mount may be busy.
+    #[track_caller]
+    pub(super) fn umount_by(&self, command: impl Fn(&Self) -> Command) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut command = command(self);
+            command.arg(&self.mountpoint);
+            let output = run(command);
+            if output.code == Some(0) {
+                return;
+            }
+            let is_busy = output.text.contains("busy") || output.text.contains("in use");
+            assert!(is_busy && Instant::now() < deadline, "{}", output.text);
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
@@ -104,6 +162,19 @@ impl Drop for Kept {
         }
         let _ = unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
     }
+}
+
+/// The command, as an ordinary user.
+pub(super) fn command_of_user(scratch: &Scratch, limits: &[&str], words: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    // A thread of a test may have become this user.
+    if rustix::process::geteuid().is_root() {
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    }
+    command.args(limits);
+    command.arg(scratch.path.join("slackwater")).args(words);
+    command.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("run")).stdin(Stdio::null());
+    command
 }
 
 /// Ends the processes that the registry of a test names, and their keepers before them.

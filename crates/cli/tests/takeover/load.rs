@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::kept::Kept;
+use super::user::become_user;
 use crate::rig::PATIENCE;
 use crate::{bytes, runs};
 
@@ -29,15 +30,20 @@ struct Program {
 }
 
 impl Program {
-    /// Repeats `step`, which gets the number of the repetition, until `stop`.
-    fn start(
+    /// Repeats the step that `begin` makes, which gets the number of the repetition, until `stop`.
+    fn start<S: FnMut(u64) -> io::Result<()>>(
         name: &'static str,
         stop: &Arc<AtomicBool>,
-        mut step: impl FnMut(u64) -> io::Result<()> + Send + 'static,
+        is_of_user: bool,
+        begin: impl FnOnce() -> S + Send + 'static,
     ) -> Self {
         let (sender, done) = channel();
         let stop = Arc::clone(stop);
         thread::spawn(move || {
+            if is_of_user {
+                become_user();
+            }
+            let mut step = begin();
             let mut nth = 0;
             let outcome = loop {
                 if stop.load(Ordering::Acquire) {
@@ -106,6 +112,7 @@ fn appender(path: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
 
 /// Reads a file that does not change, by opening it again each time.
 fn reader(path: PathBuf, expected: Vec<u8>) -> impl FnMut(u64) -> io::Result<()> {
+    fs::write(&path, &expected).unwrap();
     move |_| expect(fs::read(&path)? == expected, || "a file that does not change has changed".to_owned())
 }
 
@@ -154,16 +161,24 @@ pub(super) struct Load {
 impl Load {
     #[track_caller]
     pub(super) fn start(mountpoint: &Path) -> Self {
+        Self::start_as(mountpoint, false)
+    }
+
+    /// As the ordinary user, or as root.
+    #[track_caller]
+    pub(super) fn start_as(mountpoint: &Path, is_of_user: bool) -> Self {
         let at = |name: &str| mountpoint.join(name);
         let fixed = bytes(1, 300_000);
-        fs::write(at("fixed"), &fixed).unwrap();
+        let (path, content, dir, same_dir) =
+            (at("fixed"), fixed.clone(), mountpoint.to_path_buf(), mountpoint.to_path_buf());
+        let (overwritten, appended) = (at("overwritten"), at("appended"));
         let stop = Arc::new(AtomicBool::new(false));
         let programs = [
-            Program::start("overwriter", &stop, overwriter(at("overwritten"))),
-            Program::start("appender", &stop, appender(at("appended"))),
-            Program::start("reader", &stop, reader(at("fixed"), fixed.clone())),
-            Program::start("namer", &stop, namer(mountpoint.to_path_buf())),
-            Program::start("remover", &stop, remover(mountpoint.to_path_buf())),
+            Program::start("overwriter", &stop, is_of_user, || overwriter(overwritten)),
+            Program::start("appender", &stop, is_of_user, || appender(appended)),
+            Program::start("reader", &stop, is_of_user, || reader(path, content)),
+            Program::start("namer", &stop, is_of_user, || namer(dir)),
+            Program::start("remover", &stop, is_of_user, || remover(same_dir)),
         ];
         Self { stop, programs, fixed }
     }
@@ -189,8 +204,13 @@ impl Load {
 
 #[test]
 fn programs_notice_nothing_when_their_server_is_killed() {
-    let mut kept = Kept::new(&["--dirty-expire", "100ms", "--cache", "32MiB"]);
-    let load = Load::start(&kept.mountpoint);
+    kill_under_load(Kept::new(&["--dirty-expire", "100ms", "--cache", "32MiB"]));
+}
+
+/// Kills the server at random moments under programs of every kind, and unmounts.
+#[track_caller]
+pub(super) fn kill_under_load(mut kept: Kept) {
+    let load = Load::start_as(&kept.mountpoint, kept.is_of_user);
     let kills = runs(RUNS_VARIABLE, RUNS);
     let seed = bytes(u64::from(std::process::id()), kills as usize * 8);
     for (nth, life) in seed.chunks(8).enumerate() {

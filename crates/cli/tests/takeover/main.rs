@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+mod by_descriptor;
 mod commands;
 mod daemons;
 mod ends;
@@ -26,5 +27,6 @@ mod service;
 #[path = "../mounts/sys.rs"]
 mod sys;
 mod upgrade;
+mod user;
 
 use rig::{bytes, runs};

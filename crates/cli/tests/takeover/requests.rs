@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use slackwater_fuse::abi::Opcode;
 
+use super::by_descriptor::overlay;
+use super::user::in_own_namespace;
 use crate::rig::{Mount, Scratch, need_fuse};
 
 /// No call takes that long, whatever happens on its way.
@@ -271,10 +274,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new() -> Self {
-        need_fuse();
-        let scratch = Scratch::new();
-        let (source, mountpoint) = scratch.pair("kept");
+    fn of(scratch: Scratch, source: PathBuf, mountpoint: PathBuf) -> Self {
         let orders = scratch.path.join("die-at");
         fs::write(&orders, "").unwrap();
         let (arena, cache) = (scratch.arena("kept"), "32MiB");
@@ -328,7 +328,30 @@ impl Drop for Rig {
 
 #[test]
 fn every_request_that_is_killed_on_its_way_is_answered_with_its_own_outcome() {
-    let rig = Rig::new();
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("kept");
+    kill_each_request(&Rig::of(scratch, source, mountpoint));
+}
+
+/// Files are found again by descriptors.
+#[test]
+fn every_request_to_an_overlay_that_is_killed_on_its_way_is_answered_with_its_own_outcome() {
+    need_fuse();
+    in_own_namespace(|| {
+        let scratch = Scratch::new();
+        let (source, mountpoint) = scratch.pair("kept");
+        if overlay(&scratch, &source) {
+            kill_each_request(&Rig::of(scratch, source, mountpoint));
+        }
+    });
+}
+
+#[track_caller]
+fn kill_each_request(rig: &Rig) {
+    // On busy CPUs, a process that is to die after an answer may still begin the next request.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut number = 0;
     let mut deaths = 0;
     for opcode in Opcode::ALL.iter().copied() {

@@ -75,13 +75,13 @@ impl SuperBlock {
         Ok(self.find_node(|done| Call::Reopen { handle, id: None, nameless: false, done })?)
     }
 
-    /// As [`find_numbered`](Self::find_numbered), also for a file without a name that another process keeps open.
+    /// Finds a node by its handle, also a file without a name that another process keeps open.
     ///
     /// # Errors
     /// The backend fails; `Stale` if it has no such node.
-    pub fn find_kept(self: &Arc<Self>, number: u64) -> Result<InodeRef, FileError> {
+    pub fn find_kept(self: &Arc<Self>, handle: &FileHandle) -> Result<InodeRef, FileError> {
         self.alive()?;
-        let handle = FileHandle::from_number(number);
+        let handle = handle.clone();
         let asked = self.evictions();
         let found: Found = self.call(None, |done| Call::Reopen { handle, id: None, nameless: true, done })?;
         let (node, nlink) = (found.node.clone(), found.attr.nlink);

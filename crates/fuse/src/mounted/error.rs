@@ -28,7 +28,9 @@ pub enum MountVolumeError {
     #[error(transparent)]
     Session(#[from] SessionError),
     /// The mount is to outlive this process, and the next one could not find its files.
-    #[error("the file system of the source has no file handles by which another process finds files again")]
+    #[error(
+        "the source has no file handles by which another process finds files again, and descriptors cannot replace them"
+    )]
     NoNumbers,
     /// The record of an earlier process cannot be used.
     #[error(transparent)]

@@ -33,14 +33,24 @@ impl MountedVolume {
         tenancy: Option<Arc<Tenancy>>,
         kept: Kept,
     ) -> Result<Arc<Self>, MountVolumeError> {
-        let Kept { record, keeper, device, files } = kept;
-        if sb.root()?.handle().number().is_none() {
+        let Kept { record, keeper, device, files, nodes_max, nodes } = kept;
+        let keeps_nodes = match &device {
+            Some(_) => record.keeps_nodes(),
+            None => sb.root()?.handle().number().is_none(),
+        };
+        if keeps_nodes {
+            if nodes_max == 0 || sb.descriptor(&sb.root()?)?.is_none() {
+                return Err(MountVolumeError::NoNumbers);
+            }
+            record.keep_nodes();
+        } else if sb.root()?.handle().number().is_none() {
             return Err(MountVolumeError::NoNumbers);
         }
-        let volume = Volume::new(&sb, tenancy, options, Some(Keeping::new(record, keeper)))?;
+        let keeping = Keeping::new(record, keeper, if keeps_nodes { nodes_max } else { 0 });
+        let volume = Volume::new(&sb, tenancy, options, Some(keeping))?;
         let started = match device {
             Some(device) => {
-                let started = start::take_over(pool, &volume, options, device, &files);
+                let started = start::take_over(pool, &volume, options, device, &files, nodes);
                 // Another process may try it again.
                 started.inspect_err(|_| volume.set_handed_over())
             }

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use slackwater::backend::Found;
 use slackwater_sync::shim::Arc;
 
 use crate::abi::{ROOT_ID, init};
@@ -82,11 +83,12 @@ pub(super) fn take_over(
     options: &MountOptions,
     device: OwnedFd,
     files: &[u64],
+    nodes: Vec<(u64, Found)>,
 ) -> Result<Started, MountVolumeError> {
     let keeping = volume.keeping().ok_or(RecordError::Damaged("there is none"))?;
     let (negotiated, dev, is_coherent) = keeping.record.agreed()?;
     let transport = DevFuse::new(device).map_err(MountVolumeError::Device)?;
-    volume.inherit(files);
+    volume.inherit(files, nodes);
     if is_coherent || options.read_only {
         volume.trust_kernel_cache();
     }

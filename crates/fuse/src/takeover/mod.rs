@@ -5,9 +5,12 @@
 //! arena: the agreed protocol, the open handles, and the changes in progress.
 //!
 //! # Nodes
-//! No table of nodes is kept. A node that the new process does not know is found by its number, as an NFS server finds
-//! a file by its handle (`volume::inherited`). A file without a name can be found only while some descriptor of it is
-//! open, so the keeper gets one before the name is removed (`volume::removed`).
+//! Where the backend's handles are numbers, no table of nodes is kept. A node that the new process does not know is
+//! found by its number, as an NFS server finds a file by its handle (`volume::inherited`). A file without a name can be
+//! found only while some descriptor of it is open, so the keeper gets one before the name is removed (`volume::removed`).
+//!
+//! For any other backend, the keeper gets a descriptor of each node that the kernel learns of, and the new process gets
+//! them all (`volume::kept_nodes`).
 //!
 //! # Requests
 //! The kernel sends every request again that was read and not answered ([`Notifier::resend`](crate::Notifier::resend)).
@@ -21,6 +24,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use slackwater::backend::Found;
 use slackwater_sync::shim::atomic::AtomicBool;
 use slackwater_sync::shim::{Arc, OnceLock};
 
@@ -31,9 +35,10 @@ pub(crate) use record::{ChangeRecord, HandleRecord, Outcome};
 pub use record::{MountRecord, RecordError};
 pub(crate) use word::Word;
 
-/// Keeps descriptors of files that were removed while they were open, for the next process.
+/// Keeps descriptors of files for the next process.
 pub trait Keeper: Send + Sync {
-    /// Keeps a descriptor under a number that identifies the file. Returns once the keeper has it.
+    /// Keeps a descriptor of a file that was removed while it was open, under a number that identifies it. Returns once
+    /// the keeper has it.
     ///
     /// # Errors
     /// The keeper does not have it.
@@ -41,6 +46,13 @@ pub trait Keeper: Send + Sync {
 
     /// The file is closed: the descriptor is needed no longer.
     fn release(&self, number: u64);
+
+    /// Keeps a descriptor of a node that the kernel learns of, under its number. Nothing is answered: the keeper will
+    /// have it when this process has died.
+    fn keep_node(&self, number: u64, node: OwnedFd);
+
+    /// The kernel has forgotten these nodes: their descriptors are needed no longer.
+    fn release_nodes(&self, numbers: &[u64]);
 }
 
 /// How a mount outlives its process.
@@ -53,6 +65,10 @@ pub struct Kept {
     pub device: Option<OwnedFd>,
     /// Numbers under which the keeper has descriptors of removed files.
     pub files: Vec<u64>,
+    /// How many descriptors of nodes the keeper takes. With 0, the handles of the backend must be numbers.
+    pub nodes_max: usize,
+    /// Nodes of which the keeper has descriptors, by their numbers. The backend finds them by their handles.
+    pub nodes: Vec<(u64, Found)>,
 }
 
 impl std::fmt::Debug for Kept {
@@ -65,6 +81,8 @@ impl std::fmt::Debug for Kept {
 pub(crate) struct Keeping {
     pub(crate) record: Arc<MountRecord>,
     pub(crate) keeper: Arc<dyn Keeper>,
+    /// How many descriptors of nodes the keeper takes; 0 if nodes are found by their numbers.
+    pub(crate) nodes_max: usize,
     /// Set once the handles of an earlier process are known: each with the flags of its reply, by the number of the
     /// request that opened it.
     pub(crate) inherited: OnceLock<HashMap<u64, (u64, u32)>>,
@@ -73,13 +91,19 @@ pub(crate) struct Keeping {
 }
 
 impl Keeping {
-    pub(crate) fn new(record: MountRecord, keeper: Arc<dyn Keeper>) -> Arc<Self> {
+    pub(crate) fn new(record: MountRecord, keeper: Arc<dyn Keeper>, nodes_max: usize) -> Arc<Self> {
         Arc::new(Self {
             record: Arc::new(record),
             keeper,
+            nodes_max,
             inherited: OnceLock::new(),
             is_handed_over: AtomicBool::new(false),
         })
+    }
+
+    /// Whether the keeper gets a descriptor of each node that the kernel learns of.
+    pub(crate) fn keeps_nodes(&self) -> bool {
+        self.nodes_max > 0
     }
 
     /// Whether an earlier process served the mount, so that the kernel knows nodes that this one does not.

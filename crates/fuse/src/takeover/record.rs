@@ -61,6 +61,9 @@ mod header {
     pub(super) const MAX_BACKGROUND: usize = 7;
     pub(super) const IS_COHERENT: usize = 8;
     pub(super) const DEV: usize = 9;
+    pub(super) const NODES_KEPT: usize = 10;
+    pub(super) const NODES_COUNTED: usize = 11;
+    pub(super) const GENERATION: usize = 12;
 }
 
 /// Why a record cannot be used.
@@ -149,7 +152,7 @@ pub(crate) struct ChangeRecord {
 
 impl MountRecord {
     /// Number of the format, which changes when an earlier program could not read it.
-    pub const FORMAT: u32 = 1;
+    pub const FORMAT: u32 = 2;
 
     /// An empty record.
     ///
@@ -237,6 +240,27 @@ impl MountRecord {
         Ok((negotiated, self.get(header::DEV), self.get(header::IS_COHERENT) != 0))
     }
 
+    /// Whether the keeper has a descriptor of each node. Otherwise nodes are found by their numbers.
+    pub(crate) fn keeps_nodes(&self) -> bool {
+        self.get(header::NODES_KEPT) != 0
+    }
+
+    /// Records that the keeper gets a descriptor of each node.
+    pub(crate) fn keep_nodes(&self) {
+        self.set(header::NODES_KEPT, 1);
+    }
+
+    /// Another number for a node, from 1 on. No other process of the mount gets the same.
+    pub(crate) fn count_node(&self) -> u64 {
+        self.word(header::NODES_COUNTED).count() + 1
+    }
+
+    /// The generation of counted nodes: `random`, or that of the first process of the mount.
+    pub(crate) fn generation(&self, random: u32) -> u32 {
+        self.word(header::GENERATION).take(random.into());
+        self.get(header::GENERATION) as u32
+    }
+
     /// Records an open handle under its number.
     pub(crate) fn open_handle(&self, number: u64, handle: &HandleRecord) {
         let Some((at, generation)) = entry_of(number) else { return };
@@ -286,7 +310,7 @@ impl MountRecord {
     }
 
     /// Records that a change is about to be carried out. A change that is recorded already stays as it is.
-    /// `number_before` says which file a name led to, where that is needed.
+    /// `number_before` says which file a name led to, or whether an attribute existed, where that is needed.
     pub(crate) fn begin_change(&self, unique: u64, now_ns: u64, number_before: u64) {
         let unique = unique & !UNIQUE_RESEND;
         let mut oldest = None;
@@ -414,6 +438,16 @@ mod tests {
         assert_eq!(known(10), Some((77, Some(Outcome::Entry(9)))), "it keeps what is known");
         next.end_change(10);
         assert_eq!(known(10), None);
+    }
+
+    #[test]
+    fn numbers_of_nodes_are_never_given_twice() {
+        let record = MountRecord::create().unwrap();
+        assert_eq!((record.count_node(), record.count_node(), record.generation(7)), (1, 2, 7));
+        let next = reopened(&record);
+        assert_eq!((next.count_node(), next.generation(8), next.keeps_nodes()), (3, 7, false));
+        next.keep_nodes();
+        assert!(reopened(&next).keeps_nodes());
     }
 
     #[test]

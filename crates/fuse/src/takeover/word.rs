@@ -22,6 +22,11 @@ impl Word {
         self.0.store(value, Ordering::Release);
     }
 
+    /// Adds one. Returns the value before.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::AcqRel)
+    }
+
     /// Changes 0 to `value`. Returns false if it was not 0.
     pub(crate) fn take(&self, value: u64) -> bool {
         self.0.compare_exchange(0, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()

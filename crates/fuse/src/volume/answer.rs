@@ -110,13 +110,13 @@ impl Volume {
     /// Takes back the lookups and handles of an answer.
     pub(super) fn take_back(&self, answer: Answer) {
         match answer {
-            Answer::Entry(entry) => self.nodes.forget(entry.nodeid, 1),
+            Answer::Entry(entry) => self.forget(entry.nodeid, 1),
             Answer::Opened(handle, _) => self.handles.remove(handle),
             Answer::Created(entry, handle, _) => {
                 self.handles.remove(handle);
-                self.nodes.forget(entry.nodeid, 1);
+                self.forget(entry.nodeid, 1);
             }
-            Answer::Entries(_, nodes) => nodes.into_iter().for_each(|node| self.nodes.forget(node, 1)),
+            Answer::Entries(_, nodes) => nodes.into_iter().for_each(|node| self.forget(node, 1)),
             Answer::Done
             | Answer::Attr(_)
             | Answer::Bytes(_)

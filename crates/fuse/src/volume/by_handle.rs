@@ -28,9 +28,9 @@ impl Volume {
     /// LOOKUP of `.` in a node that is not in the table, or no longer.
     pub(super) fn find_forgotten(&self, id: u64) -> Result<Answer, Failure> {
         let inode = self.sb.find_numbered(id).map_err(|error| stale(&error))?;
-        let node = self.nodes.look_up(inode).ok_or(Errno::STALE)?;
+        let node = self.know(inode).ok_or(Errno::STALE)?;
         if node.id() != id {
-            self.nodes.forget(node.id(), 1);
+            self.forget(node.id(), 1);
             return Err(Errno::STALE.into());
         }
         self.fresh_entry(&node)
@@ -41,7 +41,7 @@ impl Volume {
         if node.inode.attr().nlink == 0 {
             return Err(Errno::STALE.into());
         }
-        let node = self.nodes.look_up(node.inode.clone()).ok_or(Errno::STALE)?;
+        let node = self.know(node.inode.clone()).ok_or(Errno::STALE)?;
         self.fresh_entry(&node)
     }
 
@@ -50,7 +50,7 @@ impl Volume {
         let parent = self.sb.parent(&dir.inode).map_err(|error| stale(&error))?;
         let parent = match self.nodes.number_of(parent.id()).and_then(|id| self.nodes.get(id)) {
             Some(root) if root.is_root() => root,
-            _ => self.nodes.look_up(parent).ok_or(Errno::STALE)?,
+            _ => self.know(parent).ok_or(Errno::STALE)?,
         };
         self.fresh_entry(&parent)
     }

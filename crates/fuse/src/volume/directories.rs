@@ -175,7 +175,7 @@ impl Listing<'_> {
         if found.is_some() {
             match pushed {
                 Ok(()) => self.looked_up.push(wire.nodeid),
-                Err(Full) => self.volume.nodes.forget(wire.nodeid, 1),
+                Err(Full) => self.volume.forget(wire.nodeid, 1),
             }
         }
         pushed

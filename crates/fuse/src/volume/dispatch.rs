@@ -82,9 +82,7 @@ impl FileSystem for Served {
     }
 
     fn forget(&self, cx: &Context<'_>, forgets: Forgets<'_>) {
-        for (node, lookups) in forgets {
-            self.volume.nodes.forget(node, lookups);
-        }
+        self.volume.forget_all(forgets);
         if self.volume.nodes.has_shrunk() {
             cx.memory_freed();
         }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use slackwater::backend::NodeKind;
+use slackwater::backend::{FileHandle, Found, NodeKind};
 use slackwater::{ErrorKind, File};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
@@ -29,11 +29,17 @@ use crate::volume::nodes::Node;
 use crate::volume::open_files::OpenFile;
 
 impl Volume {
-    /// Opens the handles of an earlier process again (T1). `files` are the numbers under which the keeper has
+    /// Opens the handles of an earlier process again (T1). `files` and `nodes` are the numbers under which the keeper has
     /// descriptors. No request has been read yet.
-    pub(crate) fn inherit(&self, files: &[u64]) {
+    pub(crate) fn inherit(&self, files: &[u64], mut nodes: Vec<(u64, Found)>) {
         let Some(keeping) = &self.keeping else { return };
         self.nodes.set_inherited();
+        nodes.sort_by_key(|(number, _)| *number);
+        let numbers: Vec<_> = nodes.iter().map(|(number, _)| *number).collect();
+        let nameless = nodes.iter().filter(|(_, found)| found.attr.nlink == 0).map(|(number, _)| *number);
+        let nameless: Vec<_> = nameless.collect();
+        let mut unneeded: Vec<_> =
+            nodes.into_iter().filter_map(|(number, found)| self.nodes.inherit(number, found)).collect();
         let mut opened = HashMap::new();
         for (number, record) in keeping.record.handles() {
             opened.insert(record.unique, (number, record.open_flags));
@@ -49,6 +55,15 @@ impl Volume {
                 Some(node) => node.is_kept.store(true, Ordering::Release),
                 None => keeping.keeper.release(*number),
             }
+        }
+        // A node without a name exists from now on only while it is open.
+        let is_gone = |number: &u64| self.nodes.get(*number).is_none() && self.nodes.forget(*number, 1);
+        unneeded.extend(nameless.into_iter().filter(is_gone));
+        if !numbers.is_empty() {
+            keeping.keeper.release_nodes(&unneeded);
+            let mut kept = self.kept_nodes.lock();
+            kept.extend(numbers);
+            self.bound_kept_nodes(keeping, &mut kept);
         }
         self.sb.release_kept();
         let _ = keeping.inherited.set(opened);
@@ -82,13 +97,17 @@ impl Volume {
 
     fn find_again(&self, number: u64) -> Result<Arc<Node>, Failure> {
         let stale = |kind| if kind == ErrorKind::NotFound { Errno::STALE } else { errno::of(kind) };
-        let inode = self.sb.find_kept(number).map_err(|error| Failure(stale(error.kind())))?;
+        let handle = match self.keeping.as_ref().is_some_and(|keeping| keeping.keeps_nodes()) {
+            true => match self.nodes.inherited(number) {
+                Some(handle) => handle,
+                // Another thread may just have found it.
+                None => return self.nodes.get(number).ok_or(Failure(Errno::STALE)),
+            },
+            false => FileHandle::from_number(number),
+        };
+        let inode = self.sb.find_kept(&handle).map_err(|error| Failure(stale(error.kind())))?;
         let is_file = inode.kind() == NodeKind::File;
-        let node = self.nodes.look_up(inode).ok_or(Failure(Errno::STALE))?;
-        if node.id() != number {
-            self.nodes.forget(node.id(), 1);
-            return Err(Errno::STALE.into());
-        }
+        let node = self.nodes.find_again(number, inode).ok_or(Failure(Errno::STALE))?;
         if is_file {
             match self.notifier.get() {
                 Some(notifier) => notifier.queue(Notification::InvalInode { node: number, offset: 0, len: 0 }),

@@ -9,6 +9,7 @@
 //! | 10 | `WRITING` | a `write` beside mapped pages; bytes are copied to the cache under it, those of parked writes too |
 //! | 76 | `TENANCY` | the table of tenants; a tenant is created in the engine under it |
 //! | 78 | `WORKER` | the queue of parked writes; the due time of the first held reply is read under it |
+//! | 79 | `KEPT_NODES` | the nodes that the keeper has; the table of nodes is asked under it |
 //! | 80 | `LEAF` | tables of nodes and handles, queues: nothing is taken under them except the next |
 //! | 82 | `KERNEL_PAGES` | the record of one file's pages in the kernel; read under the table of nodes |
 
@@ -21,5 +22,6 @@ pub(crate) const CALLER: Rank = Rank::new(8, "CALLER");
 pub(crate) const WRITING: Rank = Rank::new(10, "WRITING");
 pub(crate) const TENANCY: Rank = Rank::new(76, "TENANCY");
 pub(crate) const WORKER: Rank = Rank::new(78, "WORKER");
+pub(crate) const KEPT_NODES: Rank = Rank::new(79, "KEPT_NODES");
 pub(crate) const LEAF: Rank = Rank::new(80, "volume leaf");
 pub(crate) const KERNEL_PAGES: Rank = Rank::new(82, "KERNEL_PAGES");

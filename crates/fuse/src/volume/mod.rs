@@ -27,6 +27,8 @@ mod errno;
 mod flags;
 mod handles;
 mod inherited;
+mod inherited_numbers;
+mod kept_nodes;
 mod kernel_pages;
 pub(crate) mod lock_order;
 mod mapped_flush;
@@ -45,6 +47,7 @@ mod worker;
 mod writes;
 mod xattrs;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use slackwater::{FileError, SuperBlock};
@@ -58,7 +61,7 @@ use crate::takeover::Keeping;
 use crate::tenancy::Tenancy;
 use blocking::Backlog;
 use handles::Handles;
-use lock_order::LEAF;
+use lock_order::{KEPT_NODES, LEAF};
 use nodes::Nodes;
 use worker::Worker;
 
@@ -88,6 +91,8 @@ pub(crate) struct Volume {
     is_coherent: AtomicBool,
     /// How the mount outlives this process.
     keeping: Option<Arc<Keeping>>,
+    /// Numbers of the nodes of which the keeper has a descriptor, the oldest first. Those of some forgotten nodes too.
+    kept_nodes: Mutex<VecDeque<u64>>,
     /// Nodes of an earlier process whose pages the kernel is to drop, before there is a notifier.
     nodes_to_invalidate: Mutex<Vec<u64>>,
 }
@@ -105,7 +110,7 @@ impl Volume {
     ) -> Result<Arc<Self>, FileError> {
         Ok(Arc::new(Self {
             sb: Arc::clone(sb),
-            nodes: Nodes::new(sb.root()?),
+            nodes: Nodes::new(sb.root()?, keeping.as_ref()),
             handles: Handles::new(keeping.as_ref().map(|keeping| Arc::clone(&keeping.record))),
             worker: Worker::new(),
             tenancy,
@@ -117,6 +122,7 @@ impl Volume {
             is_refusing: AtomicBool::new(false),
             is_coherent: AtomicBool::new(false),
             keeping,
+            kept_nodes: Mutex::new(KEPT_NODES, VecDeque::new()),
             nodes_to_invalidate: Mutex::new(LEAF, Vec::new()),
         }))
     }

@@ -32,7 +32,7 @@ impl Volume {
     /// The node of an inode that was found or created in `dir`, with one lookup.
     fn node_in(&self, dir: &Node, inode: InodeRef) -> Result<Arc<Node>, Failure> {
         // A directory that contains the root is a loop in the backend.
-        let node = self.nodes.look_up(inode).ok_or(Errno::LOOP)?;
+        let node = self.know(inode).ok_or(Errno::LOOP)?;
         node.parent_ino.store(dir.inode.id().ino, Ordering::Relaxed);
         Ok(node)
     }
@@ -118,7 +118,7 @@ impl Volume {
         match self.open_handle(&node, flags, opener) {
             Ok((handle, open_flags)) => Ok(Answer::Created(self.entry_out(&node), handle, open_flags)),
             Err(failure) => {
-                self.nodes.forget(node.id(), 1);
+                self.forget(node.id(), 1);
                 Err(failure)
             }
         }

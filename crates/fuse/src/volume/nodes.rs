@@ -5,7 +5,8 @@
 //! the kernel gets that number as the node number. It is the same for as long as the inode exists. The kernel may
 //! therefore ask for it after both sides have forgotten the inode, or after another mount: a file handle kept by a
 //! program or an NFS client contains this number. Other inodes are numbered by a counter, and such a number is stale
-//! once it is forgotten.
+//! once it is forgotten. The counter of a kept mount is in its record. If the keeper has a descriptor of each node
+//! ([`kept_nodes`](crate::volume::kept_nodes)), all inodes are numbered by it.
 //!
 //! # Invariants
 //! K1. An inode has one number while the kernel knows it, whichever name it was found by. A pair of number and
@@ -23,13 +24,16 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
+use slackwater::backend::{FileHandle, Found, NodeKind};
 use slackwater::{InodeRef, NodeId};
 use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::abi::ROOT_ID;
+use crate::takeover::Keeping;
 use crate::volume::dontcache::DontcacheState;
+use crate::volume::inherited_numbers::InheritedNumbers;
 use crate::volume::kernel_pages::KernelPages;
 use crate::volume::lock_order::LEAF;
 
@@ -60,7 +64,7 @@ pub(super) struct Node {
     pub(super) may_have_old_pages: AtomicBool,
     /// Open files of it.
     pub(super) opened: AtomicU32,
-    /// Whether the keeper has a descriptor of it (R1 of `removed`).
+    /// Whether the keeper has a descriptor of it (R1 of `removed`, N1 of `kept_nodes`).
     pub(super) is_kept: AtomicBool,
     /// Number of parked writes; later ones queue behind them.
     pub(super) parked: AtomicU32,
@@ -97,6 +101,11 @@ impl Node {
         self.id
     }
 
+    /// Whether it is a directory or an open file.
+    fn is_used(&self) -> bool {
+        self.inode.kind() == NodeKind::Directory || self.opened.load(Ordering::Acquire) > 0
+    }
+
     pub(super) fn is_root(&self) -> bool {
         self.id == ROOT_ID
     }
@@ -117,6 +126,8 @@ struct Hash {
 #[derive(Default)]
 struct Shard {
     by_id: HashMap<u64, Arc<Node>>,
+    /// Numbers of an earlier process whose nodes have not been found yet.
+    inherited: InheritedNumbers,
     /// Hashed by [`Nodes::hash`]; a node knows its inode.
     by_inode: HashTable<Arc<Node>>,
 }
@@ -126,6 +137,8 @@ pub(super) struct Nodes {
     root: NodeId,
     shards: Vec<RwLock<Shard>>,
     next: AtomicU64,
+    /// Has the counter of a kept mount.
+    keeping: Option<Arc<Keeping>>,
     count: AtomicUsize,
     /// Highest count since the last [drop](Self::has_shrunk).
     peak: AtomicUsize,
@@ -137,15 +150,17 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    pub(super) fn new(root: InodeRef) -> Self {
+    pub(super) fn new(root: InodeRef, keeping: Option<&Arc<Keeping>>) -> Self {
         let hasher = RandomState::new();
+        let random = hasher.hash_one(ROOT_ID) as u32 | 1;
         let nodes = Self {
             root: root.id(),
             shards: (0..SHARDS).map(|_| RwLock::new(LEAF, Shard::default())).collect(),
             next: AtomicU64::new(1),
+            keeping: keeping.cloned(),
             count: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
-            generation: hasher.hash_one(ROOT_ID) as u32 | 1,
+            generation: keeping.map_or(random, |keeping| keeping.record.generation(random)),
             hasher,
             is_inherited: AtomicBool::new(false),
         };
@@ -156,6 +171,18 @@ impl Nodes {
     /// The kernel knows nodes from an earlier process.
     pub(super) fn set_inherited(&self) {
         self.is_inherited.store(true, Ordering::Relaxed);
+    }
+
+    /// Adds a number of an earlier process, which is given to the inode with this handle. Returns a number that the
+    /// inode had before, which the kernel has forgotten.
+    pub(super) fn inherit(&self, id: u64, found: Found) -> Option<u64> {
+        let earlier = self.shard(id).write().inherited.add(id, found.handle, found.node);
+        earlier.map(|(earlier, _)| earlier)
+    }
+
+    /// The handle of an inode to which an earlier process gave this number, if it has not been found yet.
+    pub(super) fn inherited(&self, id: u64) -> Option<FileHandle> {
+        self.shard(id).read().inherited.handle_of(id)
     }
 
     /// The node with this number.
@@ -179,6 +206,24 @@ impl Nodes {
     /// The node of `inode`, with its lookup count raised by one; created if the kernel did not know the inode. `None`
     /// for the root, which is not found under a name.
     pub(super) fn look_up(&self, inode: InodeRef) -> Option<Arc<Node>> {
+        self.node_of(inode, 1).map(|(node, _)| node)
+    }
+
+    /// The node of `inode`, to which an earlier process gave the number `id`. It counts as looked up once, however often
+    /// it is found. `None` if the inode has another number.
+    pub(super) fn find_again(&self, id: u64, inode: InodeRef) -> Option<Arc<Node>> {
+        let (node, is_new) = self.node_of(inode, 0)?;
+        if node.id != id {
+            if is_new {
+                self.forget(node.id, 1);
+            }
+            return None;
+        }
+        Some(node)
+    }
+
+    /// The node of an inode, and whether it is new. The count of one in the table is raised by `lookups`.
+    fn node_of(&self, inode: InodeRef, lookups: u64) -> Option<(Arc<Node>, bool)> {
         if inode.id() == self.root {
             return None;
         }
@@ -186,45 +231,64 @@ impl Nodes {
         let mut shard = self.shard(hash.shard).write();
         if let Some(node) = shard.find(hash, inode.id()) {
             let node = Arc::clone(node);
-            node.lookups.fetch_add(1, Ordering::Relaxed);
+            node.lookups.fetch_add(lookups, Ordering::Relaxed);
             drop(shard); // `inode` is dropped after the lock
-            return Some(node);
+            return Some((node, false));
         }
-        let node = Node::new(self.number_for(&shard, &inode), inode);
+        let inherited = shard.inherited.take(inode.handle());
+        let number = match &inherited {
+            Some((id, _)) => (*id, self.generation),
+            None => self.number_for(&shard, &inode),
+        };
+        let node = Node::new(number, inode);
+        node.is_kept.store(inherited.is_some(), Ordering::Relaxed);
         node.may_have_old_pages.store(self.is_inherited.load(Ordering::Relaxed), Ordering::Relaxed);
         node.lookups.store(1, Ordering::Relaxed);
         let hash_of = |node: &Arc<Node>| self.hash(node.inode.id()).within;
         shard.by_inode.insert_unique(hash.within, Arc::clone(&node), hash_of);
         shard.by_id.insert(node.id, Arc::clone(&node));
+        drop(shard);
+        drop(inherited);
         let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         if count > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(count, Ordering::Relaxed);
         }
-        Some(node)
+        Some((node, true))
     }
 
     /// Number and generation for a node that the kernel did not know.
     fn number_for(&self, shard: &Shard, inode: &InodeRef) -> (u64, u32) {
         let of_shard = inode.id().ino % SHARDS;
         let is_free = |id: &u64| !shard.by_id.contains_key(id);
-        let number = inode.handle().number().filter(|id| *id >= SHARDS && id % SHARDS == of_shard).filter(is_free);
-        let count = || self.next.fetch_add(1, Ordering::Relaxed) * SHARDS + of_shard;
+        let are_counted = self.keeping.as_ref().is_some_and(|keeping| keeping.keeps_nodes());
+        let number = inode.handle().number().filter(|id| !are_counted && *id >= SHARDS && id % SHARDS == of_shard);
+        let number = number.filter(is_free);
+        let next = || match &self.keeping {
+            Some(keeping) => keeping.record.count_node(),
+            None => self.next.fetch_add(1, Ordering::Relaxed),
+        };
+        let count = || next() * SHARDS + of_shard;
         let counted = || std::iter::repeat_with(count).find(is_free).expect("some number is free");
         number.map_or_else(|| (counted(), self.generation), |number| (number, BACKEND_GENERATION))
     }
 
-    /// FORGET: the kernel returns lookups.
-    pub(super) fn forget(&self, id: u64, lookups: u64) {
+    /// FORGET: the kernel returns lookups. Returns whether the keeper has a descriptor of the node that nothing needs
+    /// any more (N1 of `kept_nodes`).
+    pub(super) fn forget(&self, id: u64, lookups: u64) -> bool {
         if id == ROOT_ID {
-            return;
+            return false;
         }
         let forgotten = {
             let mut shard = self.shard(id).write();
-            let Some(node) = shard.by_id.get(&id) else { return };
+            let Some(node) = shard.by_id.get(&id) else {
+                let inherited = shard.inherited.forget(id);
+                drop(shard);
+                return inherited.is_some();
+            };
             let left = node.lookups.load(Ordering::Relaxed).saturating_sub(lookups);
             node.lookups.store(left, Ordering::Relaxed);
             if left != 0 {
-                return;
+                return false;
             }
             let hash = self.hash(node.inode.id());
             self.count.fetch_sub(1, Ordering::Relaxed);
@@ -232,7 +296,32 @@ impl Nodes {
             shard.shrink(|node| self.hash(node.inode.id()).within);
             removed
         };
+        let keeps_nodes = self.keeping.as_ref().is_some_and(|keeping| keeping.keeps_nodes());
+        let is_kept = |(node, _): &(Arc<Node>, _)| keeps_nodes && node.is_kept.swap(false, Ordering::AcqRel);
+        let is_released = forgotten.as_ref().is_some_and(is_kept);
         drop(forgotten); // may be the last reference to the inode, which drops pages
+        is_released
+    }
+
+    /// Whether the keeper has a descriptor of a node.
+    pub(super) fn is_kept(&self, id: u64) -> bool {
+        let shard = self.shard(id).read();
+        shard.by_id.get(&id).map_or_else(|| shard.inherited.has(id), |node| node.is_kept.load(Ordering::Acquire))
+    }
+
+    /// Notes that the keeper has no descriptor of a node any more. With `unless_used`, a directory or an open file stays
+    /// as it is. Returns whether the keeper had one.
+    pub(super) fn unkeep(&self, id: u64, unless_used: bool) -> bool {
+        let mut shard = self.shard(id).write();
+        match shard.by_id.get(&id) {
+            Some(node) if unless_used && node.is_used() => false,
+            Some(node) => node.is_kept.swap(false, Ordering::AcqRel),
+            None => {
+                let inherited = shard.inherited.forget(id);
+                drop(shard);
+                inherited.is_some()
+            }
+        }
     }
 
     /// Whether the count has dropped far below its peak. Returns true once for each such drop.

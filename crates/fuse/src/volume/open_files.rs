@@ -138,6 +138,7 @@ impl Volume {
     /// cache, only mapped pages are cached by the kernel.
     pub(super) fn open_handle(&self, node: &Arc<Node>, flags: u32, opener: &Opener) -> Result<(u64, u32), Failure> {
         let flags = OFlags::from_bits_retain(flags);
+        self.keep_node(node);
         // Close-to-open consistency: an open sees the current state of the file.
         let (_, is_changed) = self.revalidate(&node.inode)?;
         let is_changed = node.may_have_old_pages.swap(false, Ordering::Relaxed) | is_changed;

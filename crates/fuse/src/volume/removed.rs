@@ -1,5 +1,6 @@
 //! Files that lose their last name while they are open: the keeper gets a descriptor before that, so that the next
-//! process finds them.
+//! process finds them. If the keeper has a descriptor of each node anyway ([`kept_nodes`](crate::volume::kept_nodes)),
+//! only the engine learns of the removal.
 //!
 //! # Invariants
 //! R1. `is_kept` of a node says that the keeper has a descriptor of it. The thread that resets it tells the keeper. It is set
@@ -36,7 +37,8 @@ impl Victim {
 impl Node {
     /// Tells the keeper that the file is closed or has a name, if the keeper has it (R1).
     pub(super) fn release_kept(&self, keeping: &Keeping) {
-        if !keeping.is_handed_over.load(Ordering::Acquire) && self.is_kept.swap(false, Ordering::AcqRel) {
+        let is_needed = keeping.keeps_nodes() || keeping.is_handed_over.load(Ordering::Acquire);
+        if !is_needed && self.is_kept.swap(false, Ordering::AcqRel) {
             keeping.keeper.release(self.id());
         }
     }
@@ -61,7 +63,7 @@ impl Volume {
     /// Gives the keeper a file without a name, or one that is about to have none. Returns whether it was not there
     /// before.
     pub(super) fn keep(&self, node: &Arc<Node>) -> bool {
-        let Some(keeping) = &self.keeping else { return false };
+        let Some(keeping) = self.keeping.as_ref().filter(|keeping| !keeping.keeps_nodes()) else { return false };
         if node.is_kept.swap(true, Ordering::AcqRel) {
             return false;
         }

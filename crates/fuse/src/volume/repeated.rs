@@ -104,15 +104,19 @@ impl Volume {
         Some(reply)
     }
 
-    /// Inode number of what a rename is about to exchange; 0 for any other change. Names alone do not show whether two
-    /// files were exchanged.
-    #[allow(clippy::wildcard_enum_match_arm, reason = "the rest exchanges nothing")]
+    /// Facts from before a change without which the source does not show whether it was made: the inode number of the
+    /// file that a rename is about to exchange, and 1 if an attribute exists. 0 for any other change.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the source shows whether the rest was made")]
     fn number_before(&self, cx: &Context<'_>, header: &RequestHeader, op: &Operation<'_>) -> u64 {
         match op {
             Operation::Rename { name, flags: RENAME_EXCHANGE, .. } => {
                 let _blocking = cx.try_block();
                 let found = self.node(cx, header.node_id).ok().and_then(|dir| self.present(&dir, name).ok().flatten());
                 found.map_or(0, |inode| inode.id().ino)
+            }
+            Operation::Setxattr { name, .. } | Operation::Removexattr { name } => {
+                let _blocking = cx.try_block();
+                u64::from(self.node(cx, header.node_id).is_ok_and(|node| self.sb.getxattr(&node.inode, name).is_ok()))
             }
             _ => 0,
         }
@@ -147,7 +151,7 @@ impl Volume {
 
     fn entry_again(&self, cx: &Context<'_>, number: u64) -> Result<Answer, Failure> {
         let node = self.node(cx, number)?;
-        let node = self.nodes.look_up(node.inode.clone()).ok_or(Failure(Errno::STALE))?;
+        let node = self.know(node.inode.clone()).ok_or(Failure(Errno::STALE))?;
         Ok(Answer::Entry(self.entry_out(&node)))
     }
 
@@ -160,7 +164,7 @@ impl Volume {
         is_unfinished: bool,
     ) -> Option<Result<Answer, Failure>> {
         let entry = |node: &Arc<Node>| {
-            let node = self.nodes.look_up(node.inode.clone()).ok_or(Failure(Errno::STALE))?;
+            let node = self.know(node.inode.clone()).ok_or(Failure(Errno::STALE))?;
             Ok(Answer::Created(self.entry_out(&node), number, open_flags))
         };
         match op {
@@ -221,14 +225,18 @@ impl Volume {
                 };
                 Ok(is_done.then_some(Answer::Done))
             }
-            Operation::Setxattr { args, name, value } if args.flags & XATTR_CREATE != 0 => {
+            Operation::Setxattr { args, name, value }
+                if args.flags & XATTR_CREATE != 0 && change.number_before == 0 =>
+            {
                 let has = self.sb.getxattr(&self.node(cx, header.node_id)?.inode, name);
                 Ok(has.is_ok_and(|has| has == *value).then_some(Answer::Done))
             }
-            Operation::Removexattr { name } => match self.sb.getxattr(&self.node(cx, header.node_id)?.inode, name) {
-                Err(error) if errno::of(error.kind()) == Errno::NODATA => Ok(Some(Answer::Done)),
-                _ => Ok(None),
-            },
+            Operation::Removexattr { name } if change.number_before != 0 => {
+                match self.sb.getxattr(&self.node(cx, header.node_id)?.inode, name) {
+                    Err(error) if errno::of(error.kind()) == Errno::NODATA => Ok(Some(Answer::Done)),
+                    _ => Ok(None),
+                }
+            }
             _ => Ok(None),
         }
     }

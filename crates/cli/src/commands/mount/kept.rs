@@ -32,6 +32,7 @@ use crate::source::opened::Opened;
 use crate::source::ownership::Ownership;
 use crate::volume::front_end::{self, FrontEnd, Kept};
 use crate::volume::keeping::{self, Leaving, not_taken_over, taken_over};
+use crate::volume::node_search::Numbered;
 use crate::volume::process::tunables;
 use crate::volume::session::{Session, Tally};
 use crate::volume::{arena_file, endpoints, pressure};
@@ -47,9 +48,6 @@ pub(super) fn checked(mut arguments: MountArguments) -> Result<MountArguments, F
     let refused = |what: &str| Failure::usage(format!("--keep: {what}")).advise("mount it without --keep");
     if let Some(why) = keeping::refusal(&arguments.source, &options::of_volume(&arguments)) {
         return Err(refused(why));
-    }
-    if !rustix::process::geteuid().is_root() {
-        return Err(refused("only root can keep a mount yet"));
     }
     arguments.transport = Transport::Dev;
     Ok(arguments)
@@ -123,7 +121,7 @@ pub(super) fn take_over(
     // A signal unmounts it.
     main_loop.mounting();
     let Inheritance { predecessor, parts, mut volumes } = inheritance;
-    let inherited = volumes.pop().ok_or_else(|| not_taken_over("the keeper does not hold it"))?;
+    let mut inherited = volumes.pop().ok_or_else(|| not_taken_over("the keeper does not hold it"))?;
     let kept = keeper.inherited(&inherited.volume);
     let part = |part| parts.duplicate(part).map_err(failed);
     let of_volume = |part| inherited.parts.duplicate(part).map_err(failed);
@@ -146,7 +144,8 @@ pub(super) fn take_over(
         false => None,
     };
 
-    let mounted = recover(arguments, &session, part(Part::Arena)?, taken_over(&inherited, &kept)?)?;
+    let nodes = std::mem::take(&mut inherited.nodes);
+    let mounted = recover(arguments, &session, part(Part::Arena)?, taken_over(&inherited, &kept)?, nodes)?;
     Session::inherit(&mounted.front_end, &inherited.volume)?;
     session.show(Some(&mounted.volume));
     session.set_mounted(&mounted.engine, &mounted.front_end, &mounted.source);
@@ -162,12 +161,19 @@ pub(super) fn take_over(
 }
 
 /// The volume of a predecessor, with its data and its connection.
-fn recover(arguments: &MountArguments, session: &Session, arena: OwnedFd, kept: Kept) -> Result<Mounted, Failure> {
+fn recover(
+    arguments: &MountArguments,
+    session: &Session,
+    arena: OwnedFd,
+    mut kept: Kept,
+    nodes: Numbered<OwnedFd>,
+) -> Result<Mounted, Failure> {
     let entry = &session.entry;
     let (left, filler) = arena_file::open_inherited(arena, &entry.arena)?;
     let options = options::of_volume(arguments);
     let source = Opened::new(entry, &options, false, &|_| {})?;
-    let backend = source.backend(Some(&left.inodes())).map_err(not_taken_over)?;
+    let (backend, nodes) = source.inherited_backend(&left.inodes(), nodes).map_err(not_taken_over)?;
+    (kept.nodes, kept.nodes_max) = (nodes, keeping::nodes_max());
     let engine = left.recover(Arc::new(SystemClock), tunables(arguments.dirty_ratio(), arguments.dirty_expire()));
     let volume = engine.mount(&entry.identity, backend).map_err(not_taken_over)?;
     let tenancy = front_end::tenancy(arguments.tenant_by(), options::of_tenants(arguments), &engine)?;

@@ -52,6 +52,7 @@ use crate::source::opened::Opened;
 use crate::source::ownership::{self, Ownership};
 use crate::volume::arena_file::{self, Left};
 use crate::volume::front_end::{self, FrontEnd, Kept};
+use crate::volume::keeping::nodes_max;
 use crate::volume::process::{prepare_process, tunables};
 use crate::volume::session::{Session, Tally};
 use crate::volume::shutdown::End;
@@ -166,6 +167,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     };
     main_loop.mounting();
     let kept = keeping.as_mut().map(|keeping| keeping.volume().front_end()).transpose()?;
+    let kept = kept.map(|kept| Kept { nodes_max: nodes_max(), ..kept });
     let mounted = Mounted::open(&session, source, arguments, cache_bytes, kept, &main_loop)?;
     if let Some(keeping) = keeping
         && let Err(failure) = keeping.hold(&session.entry, options, &mounted, &ownership)

@@ -36,6 +36,8 @@ fn unit(scratch: &Path) -> String {
 const SCRIPT: &str = r#"
 cd "$1"
 mount --make-rprivate /
+# Copies of the mounts of other tests would keep their volumes in use.
+grep fuse.slackwater /proc/self/mounts | cut -d' ' -f2 | xargs --no-run-if-empty --max-args 1 umount --lazy
 for root in /sys/fs/cgroup /sys/fs/cgroup/unified /sys/fs/cgroup/systemd; do
     if [ -e $root/cgroup.procs ]; then
         mkdir $root/$(basename "$1") && echo $$ > $root/$(basename "$1")/cgroup.procs || exit 77

@@ -1,0 +1,31 @@
+//! The end of a server, as its exit status tells it.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// The exit status of a program in Rust whose main thread has panicked.
+const PANICKED: i32 = 101;
+/// The number of SIGKILL.
+const KILL: i32 = libc::SIGKILL;
+
+/// How a server has ended.
+pub(super) enum End {
+    /// By itself, with this status.
+    Exited(i32),
+    /// By a signal or a panic; the text is for people.
+    Died(String),
+    /// By SIGKILL, which comes from outside.
+    Killed(String),
+}
+
+impl End {
+    /// By the status that wait(2) has for the process `pid`.
+    pub(super) fn of(status: ExitStatus, pid: u32) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(PANICKED), _) => Self::Died(format!("(pid {pid}) panicked")),
+            (Some(code), _) => Self::Exited(code),
+            (None, Some(KILL)) => Self::Killed(format!("(pid {pid}) was killed by signal {KILL}")),
+            (None, signal) => Self::Died(format!("(pid {pid}) was killed by signal {}", signal.unwrap_or_default())),
+        }
+    }
+}
