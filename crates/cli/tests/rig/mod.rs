@@ -3,7 +3,7 @@
 
 pub(crate) mod arena;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -20,6 +20,12 @@ use slackwater_backends::Random;
 
 /// Limit for every wait. Nothing takes that long, even on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A killed process that has not ended then needs help.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
+
+/// Environment variable with the directory of the registry.
+const REGISTRY_VARIABLE: &str = "SLACKWATER_RUNTIME_DIR";
 
 /// Exit status of a command that found something in use.
 const BUSY: i32 = 3;
@@ -83,7 +89,7 @@ impl Scratch {
     /// The command, with its registry in the scratch directory.
     pub(crate) fn command<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater"));
-        command.args(arguments).env("SLACKWATER_RUNTIME_DIR", self.path.join("run")).stdin(Stdio::null());
+        command.args(arguments).env(REGISTRY_VARIABLE, self.path.join("run")).stdin(Stdio::null());
         command
     }
 
@@ -248,11 +254,15 @@ pub(crate) struct Mount {
     stderr: Option<thread::JoinHandle<()>>,
     /// Everything printed on standard error so far.
     said: Arc<Mutex<String>>,
+    /// The directory of its registry.
+    registry: Option<OsString>,
 }
 
 impl Mount {
     #[track_caller]
     pub(crate) fn start(mut command: Command, mountpoint: &Path) -> Self {
+        let registry = command.get_envs().find(|(name, _)| *name == REGISTRY_VARIABLE);
+        let registry = registry.and_then(|(_, value)| value.map(OsStr::to_owned));
         let mut process = Process::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
         let said = Arc::new(Mutex::new(String::new()));
         let stderr = follow(process.0.stderr.take().unwrap(), Arc::clone(&said));
@@ -266,13 +276,31 @@ impl Mount {
             }
         }
         let stdout = Some(read_all(stdout));
-        Self { process, mountpoint: mountpoint.to_path_buf(), announcement, stdout, stderr: Some(stderr), said }
+        Self {
+            process,
+            mountpoint: mountpoint.to_path_buf(),
+            announcement,
+            stdout,
+            stderr: Some(stderr),
+            said,
+            registry,
+        }
     }
 
-    /// Kills the process, as a crash would.
+    /// Kills the process, as a crash would. If it waits in the kernel for an answer of its own at that moment, it cannot end
+    /// until another command aborts the connection.
     pub(crate) fn kill(&mut self) {
         self.process.0.kill().unwrap();
-        self.process.wait();
+        let deadline = Instant::now() + ENDS_WITHIN;
+        while self.process.0.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                let mut status = Command::new(env!("CARGO_BIN_EXE_slackwater"));
+                status.arg("status").envs(self.registry.iter().map(|registry| (REGISTRY_VARIABLE, registry)));
+                run(status).expect(0, &[]);
+                self.process.wait();
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits for the process to end without being killed. Returns its status, and its output after the announcement.
