@@ -1,7 +1,10 @@
 //! One job for each of several items, so that a hung one delays few.
 
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Does `work` for each of `items`, for at most `most` of them at the same time. This thread works too, so the work is
 /// done even if no other thread can be started.
@@ -29,4 +32,36 @@ pub(crate) fn for_each_parallel<T>(
         }
         work();
     });
+}
+
+/// Does `work` for each of `items` at the same time, on threads of which the first is called `name`. Returns the results
+/// that there are when all is done, or after `within`, and whether all is done. The rest goes on.
+///
+/// # Errors
+/// The first thread cannot be started; nothing is done then.
+///
+/// # Blocking
+/// At most for `within`.
+pub(crate) fn for_each_within<T: Send + 'static, R: Send + 'static>(
+    name: &str,
+    items: Vec<T>,
+    within: Duration,
+    work: impl Fn(T) -> R + Send + Sync + 'static,
+) -> io::Result<(Vec<R>, bool)> {
+    let (done, outcomes) = channel();
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        for_each_parallel(usize::MAX, items.into_iter(), |item| {
+            // Nothing receives it after the time limit.
+            let _ = done.send(work(item));
+        });
+    })?;
+    let deadline = Instant::now() + within;
+    let mut results = Vec::new();
+    loop {
+        match outcomes.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(result) => results.push(result),
+            Err(RecvTimeoutError::Disconnected) => return Ok((results, true)),
+            Err(RecvTimeoutError::Timeout) => return Ok((results, false)),
+        }
+    }
 }

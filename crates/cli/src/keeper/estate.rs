@@ -46,8 +46,7 @@ impl Parts {
 
     /// Those that an earlier keeper has stored.
     fn restore(stored: &mut Stored, of: &str) -> Self {
-        let parts = Part::all(!of.is_empty()).iter();
-        Self(parts.filter_map(|part| Some((*part, stored.take(of, &part.name())?))).collect())
+        Self(stored.take_all(of, Part::named))
     }
 
     /// Whether it is held.
@@ -116,8 +115,7 @@ impl Volume {
         let of = number.to_string();
         let HeldVolume { entry, options, settings, places, .. } = stored.state(&of)?;
         let parts = Parts::restore(stored, &of);
-        let numbers = stored.files(&of).into_iter();
-        let files = numbers.filter_map(|file| Some((file, stored.take(&of, &file_name(file))?))).collect();
+        let files = stored.take_all(&of, |name| name.strip_prefix(FILE)?.parse().ok());
         Some(Self { entry, options, parts, files, nodes: BTreeMap::new(), settings, places })
     }
 
@@ -150,10 +148,8 @@ enum Changed {
     File(u64, u64),
 }
 
-/// The name of a removed file in the store.
-fn file_name(number: u64) -> String {
-    format!("file.{number}")
-}
+/// The beginning of the name of a removed file in the store, before its number.
+const FILE: &str = "file.";
 
 /// Everything that the present server, or the last one, left with the keeper.
 #[derive(Debug, Default)]
@@ -221,16 +217,19 @@ impl Estate {
 
     /// Stores the part that has changed.
     fn store(&mut self, changed: &Changed) {
-        let facts = self.server.map(|pid| self.facts(pid));
-        let Some(store) = &mut self.store else { return };
+        let Some(mut store) = self.store.take() else { return };
         match *changed {
-            Changed::Parts => self.parts.store(store, ""),
-            Changed::Facts => facts.iter().for_each(|facts| store.keep_state("", facts)),
+            Changed::Parts => self.parts.store(&mut store, ""),
+            Changed::Facts => {
+                if let Some(pid) = self.server {
+                    store.keep_state("", &self.facts(pid));
+                }
+            }
             Changed::Volume(number) => {
                 let of = number.to_string();
                 match self.volumes.get(&number) {
                     Some(volume) => {
-                        volume.parts.store(store, &of);
+                        volume.parts.store(&mut store, &of);
                         // Last, because it says that the volume is complete.
                         store.keep_state(&of, &volume.facts(number));
                     }
@@ -238,13 +237,14 @@ impl Estate {
                 }
             }
             Changed::File(volume, number) => {
-                let name = store::name(&volume.to_string(), &file_name(number));
+                let name = store::name(&volume.to_string(), &format!("{FILE}{number}"));
                 match self.volumes.get(&volume).and_then(|volume| volume.files.get(&number)) {
                     Some(file) => store.keep(&name, file.as_fd()),
                     None => store.forget(&name),
                 }
             }
         }
+        self.store = Some(store);
     }
 
     /// A server with this pidfd has got everything.

@@ -42,18 +42,15 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    const OF_PROCESS: [Self; 6] =
-        [Self::Arena, Self::Control, Self::Metrics, Self::Log, Self::Lock, Self::Configuration];
-    const OF_VOLUME: [Self; 4] = [Self::Device, Self::Record, Self::Source, Self::Entry];
-
-    /// Those of a volume, or of the process.
-    pub(super) fn all(of_volume: bool) -> &'static [Self] {
-        if of_volume { &Self::OF_VOLUME } else { &Self::OF_PROCESS }
-    }
-
     /// A word for it.
     pub(super) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
+    }
+
+    /// The part with this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        // Of one word each, so the names are those in messages.
+        serde_json::from_value(name.into()).ok()
     }
 }
 

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 
+use crate::os::killed_process::{has_ended, threads};
 use crate::output::terminal::errln;
 
 const DEVICE: &str = "/dev/fuse";
@@ -62,19 +63,7 @@ pub(super) fn is_readable(fd: impl AsFd) -> bool {
 
 /// Whether no thread of a dying process will change anything any more.
 pub(super) fn are_harmless(pid: u32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{pid}/task"));
-    threads.is_err() || threads.into_iter().flatten().flatten().all(|thread| is_harmless(&thread.path()))
-}
-
-fn is_harmless(thread: &Path) -> bool {
-    has_ended(thread) || notifies(thread)
-}
-
-/// Whether it is gone, or only waits to be reaped.
-fn has_ended(thread: &Path) -> bool {
-    let Ok(stat) = fs::read_to_string(thread.join("stat")) else { return true };
-    // The name, in parentheses, may contain anything.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
+    threads(pid).all(|thread| has_ended(&thread) || notifies(&thread))
 }
 
 /// Whether it is in a write to a FUSE connection.

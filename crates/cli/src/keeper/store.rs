@@ -12,16 +12,14 @@
 //! None; `FileDescriptorStoreMax=` in systemd.service(5), and `FDSTORE=1` in sd_notify(3).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 
-use rustix::fs::{MemfdFlags, memfd_create};
 use sd_notify::NotifyState;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::os::memory_file;
 use crate::output::terminal::errln;
 
 /// The variable with the number of descriptors that fit; systemd sets it from version 254 on.
@@ -78,8 +76,8 @@ impl Store {
 
     /// Stores the present facts of `of`, an empty word or the number of a volume, instead of earlier ones.
     pub(super) fn keep_state(&mut self, of: &str, state: &impl Serialize) {
-        let kept = serde_json::to_vec(state).map_err(io::Error::other).and_then(|text| in_memory(&text));
-        match kept {
+        let text = serde_json::to_vec(state).map_err(io::Error::other);
+        match text.and_then(|text| memory_file::write("slackwater-state", &text)) {
             Ok(memory) => {
                 let before = self.names_of(of, STATE);
                 let version = self.version;
@@ -133,10 +131,7 @@ impl Stored {
         let version = |name: &str| name.strip_prefix(&start)?.parse::<u64>().ok();
         let (_, state) =
             self.0.iter().filter_map(|(name, fd)| Some((version(name)?, fd))).max_by_key(|(nth, _)| *nth)?;
-        let state = File::from(state.try_clone().ok()?);
-        let len = state.metadata().ok()?.len().min(STATE_BYTES_MAX);
-        let mut text = vec![0; usize::try_from(len).ok()?];
-        state.read_exact_at(&mut text, 0).ok()?;
+        let text = memory_file::read(state.try_clone().ok()?, STATE_BYTES_MAX).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
@@ -145,15 +140,19 @@ impl Stored {
         self.0.keys().filter_map(|name| name.split_once('.')?.0.parse().ok()).collect()
     }
 
-    /// The numbers of the removed files of a volume.
-    pub(super) fn files(&self, of: &str) -> Vec<u64> {
-        let start = name(of, "file.");
-        self.0.keys().filter_map(|name| name.strip_prefix(&start)?.parse().ok()).collect()
-    }
-
     /// Takes one descriptor out.
     pub(super) fn take(&mut self, of: &str, what: &str) -> Option<OwnedFd> {
         self.0.remove(&name(of, what))
+    }
+
+    /// Takes those of `of` out to which `which` gives a key; it is called with their names.
+    pub(super) fn take_all<K: Ord>(&mut self, of: &str, which: impl Fn(&str) -> Option<K>) -> BTreeMap<K, OwnedFd> {
+        let start = name(of, "");
+        let key = |name: &str| which(name.strip_prefix(&start)?);
+        let (taken, left) = std::mem::take(&mut self.0).into_iter().partition(|(name, _)| key(name).is_some());
+        self.0 = left;
+        let taken: BTreeMap<String, OwnedFd> = taken;
+        taken.into_iter().filter_map(|(name, fd)| Some((key(&name)?, fd))).collect()
     }
 }
 
@@ -164,10 +163,4 @@ pub(super) fn name(of: &str, what: &str) -> String {
 
 fn is_of(name: &str, of: &str) -> bool {
     name.strip_prefix(of).is_some_and(|rest| rest.starts_with('.'))
-}
-
-fn in_memory(text: &[u8]) -> io::Result<OwnedFd> {
-    let mut file = File::from(memfd_create("slackwater-state", MemfdFlags::CLOEXEC)?);
-    file.write_all(text)?;
-    Ok(file.into())
 }

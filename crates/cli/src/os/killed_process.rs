@@ -51,13 +51,13 @@ fn is_killed(pid: u32) -> bool {
 /// Whether no thread of a process is left, although another process may still hold its descriptors
 /// ([`crate::os::early_exit`]). This is also true for a process of another pid namespace.
 pub(crate) fn is_gone(pid: u32) -> bool {
-    threads(pid).all(|thread| has_ended(&status_of(&thread)))
+    threads(pid).all(|thread| has_ended(&thread))
 }
 
 fn is_thread_killed(thread: &Path) -> bool {
     let status = status_of(thread);
     let pending = field(&status, "SigPnd:").and_then(|bits| u64::from_str_radix(bits, 16).ok());
-    has_ended(&status) || pending.is_some_and(|bits| bits & SIGKILL_BIT != 0)
+    is_over(&status) || pending.is_some_and(|bits| bits & SIGKILL_BIT != 0)
 }
 
 /// The kernel's status of a thread; empty if the thread is gone.
@@ -65,11 +65,17 @@ fn status_of(thread: &Path) -> String {
     fs::read_to_string(thread.join("status")).unwrap_or_default()
 }
 
-fn has_ended(status: &str) -> bool {
+/// Whether a thread, by its folder in `/proc`, is gone or only waits to be reaped.
+pub(crate) fn has_ended(thread: &Path) -> bool {
+    is_over(&status_of(thread))
+}
+
+fn is_over(status: &str) -> bool {
     field(status, "State:").is_none_or(|state| state.starts_with(['Z', 'X']))
 }
 
-fn threads(pid: u32) -> impl Iterator<Item = PathBuf> {
+/// The threads of a process, by their folders in `/proc`; none if it is gone.
+pub(crate) fn threads(pid: u32) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path())
 }

@@ -14,6 +14,7 @@ pub(crate) mod detach;
 pub(crate) mod early_exit;
 pub(crate) mod kernel;
 pub(crate) mod killed_process;
+pub(crate) mod memory_file;
 pub(crate) mod mount_table;
 pub(crate) mod private_dir;
 pub(crate) mod sys;

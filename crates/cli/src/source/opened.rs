@@ -46,10 +46,8 @@ impl Opened {
     /// # Blocking
     /// For the source.
     pub(crate) fn backend(&self, left: Option<&HashSet<u64>>) -> io::Result<Arc<dyn Backend>> {
-        match self {
-            Self::Directory(path) => Ok(Arc::new(node_search::open_for(path, left)?)),
-            Self::Object(volume) => Ok(volume.backend()),
-        }
+        let (backend, _) = self.inherited_backend(left.unwrap_or(&HashSet::new()), Vec::new())?;
+        Ok(backend)
     }
 
     /// As [`backend`](Self::backend), and it reaches nodes whose descriptors the predecessor has passed on. Returns them as
@@ -67,7 +65,7 @@ impl Opened {
     ) -> io::Result<(Arc<dyn Backend>, Numbered<Found>)> {
         match self {
             Self::Directory(path) => {
-                let (backend, nodes) = node_search::inherit(path, left, nodes)?;
+                let (backend, nodes) = node_search::open(path, left, nodes)?;
                 Ok((Arc::new(backend), nodes))
             }
             Self::Object(volume) => Ok((volume.backend(), Vec::new())),

@@ -20,30 +20,16 @@ use slackwater_fuse::Printable as _;
 /// Nodes, by the numbers that the kernel has of them.
 pub(crate) type Numbered<T> = Vec<(u64, T)>;
 
-/// Opens the directory `source` so that it reaches the nodes `left`, of which a dead predecessor left data.
+/// Opens the directory `source` so that it reaches the nodes `left`, of which a dead predecessor left data. `nodes` are
+/// descriptors that it has passed on, by number: only nodes in `left` without one are searched for. Returns those that the
+/// backend has found.
 ///
 /// # Errors
 /// It cannot be opened, or not all of it can be searched.
 ///
 /// # Blocking
-/// For the source.
-pub(crate) fn open_for(source: &Path, left: Option<&HashSet<u64>>) -> io::Result<DirBackend> {
-    let backend = DirBackend::open(source).map_err(io::Error::other)?;
-    if let Some(nodes) = left.filter(|_| backend.keeps_nodes_open()) {
-        find_nodes(&backend, source, nodes)?;
-    }
-    Ok(backend)
-}
-
-/// As [`open_for`], with descriptors of nodes, by number, that a predecessor has passed on. Only nodes in `left` without
-/// one are searched for. Returns those that the backend has found.
-///
-/// # Errors
-/// As [`open_for`].
-///
-/// # Blocking
 /// For the source, if nodes are searched for.
-pub(crate) fn inherit(
+pub(crate) fn open(
     source: &Path,
     left: &HashSet<u64>,
     nodes: Numbered<OwnedFd>,

@@ -9,20 +9,15 @@
 //! 4. Answer requests. Mount configured volumes that the predecessor had not mounted yet.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
 use std::net::TcpListener;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, exit};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, memfd_create};
 use slackwater_arena::Arena;
 use slackwater_fuse::tenants::TenantConfig;
 
@@ -34,7 +29,8 @@ use crate::exit::Failure;
 use crate::keeper::client::{Inheritance, InheritedVolume, KeeperClient, monotonic_ns};
 use crate::keeper::protocol::{Part, Predecessor};
 use crate::keeper::{Parts, Program, process};
-use crate::parallel::for_each_parallel;
+use crate::os::memory_file;
+use crate::parallel::{for_each_parallel, for_each_within};
 use crate::registry::Entry;
 use crate::volume::keeping::Leaving;
 use crate::volume::settings;
@@ -102,11 +98,8 @@ impl Kept {
 
     /// The configuration with which the predecessor was started.
     pub(super) fn configuration(&self) -> Option<Result<String, Failure>> {
-        let read = |fd: OwnedFd| {
-            let file = File::from(fd);
-            let len = file.metadata()?.len().min(CONFIGURATION_BYTES_MAX);
-            let mut text = vec![0; usize::try_from(len).unwrap_or_default()];
-            file.read_exact_at(&mut text, 0)?;
+        let read = |fd| {
+            let text = memory_file::read(fd, CONFIGURATION_BYTES_MAX)?;
             String::from_utf8(text).map_err(std::io::Error::other)
         };
         Some(self.part(Part::Configuration)?.and_then(|fd| read(fd).map_err(not_taken_over)))
@@ -164,10 +157,8 @@ impl Kept {
     /// The keeper has not taken it.
     pub(super) fn hold(&self, open: &Open<'_>) -> Result<(), Failure> {
         let failed = |error: std::io::Error| Failure::failed(format!("cannot keep the daemon: {error}"));
-        let mut configuration = File::from(
-            memfd_create("slackwater-configuration", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?,
-        );
-        configuration.write_all(open.configuration.as_bytes()).map_err(failed)?;
+        let configuration = memory_file::write("slackwater-configuration", open.configuration.as_bytes());
+        let configuration = configuration.map_err(failed)?;
         let arena = open.arena.try_clone_lock().map_err(std::io::Error::other).map_err(failed)?;
         let mut parts = Parts::default();
         let mut add = |part, fd: BorrowedFd<'_>| parts.add(part, fd).map_err(failed);
@@ -189,23 +180,14 @@ impl Kept {
             return Ok(());
         };
         let inherited = std::mem::take(inherited);
-        let (done, outcomes) = channel::<()>();
         let (taking, count) = (Arc::clone(volumes), inherited.len());
-        let take_over = move || {
-            for_each_parallel(usize::MAX, inherited.into_iter(), |inherited| {
-                take_over_one(&taking, inherited);
-                let _ = done.send(());
-            });
-        };
-        let started = thread::Builder::new().name("sw-takeover".to_owned()).spawn(take_over);
-        started.map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))?;
-        let deadline = Instant::now() + TAKEN_OVER_WITHIN;
-        let taken = (0..count)
-            .take_while(|_| outcomes.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok())
-            .count();
-        if taken < count {
+        let take_over = move |inherited| take_over_one(&taking, inherited);
+        let taken = for_each_within("sw-takeover", inherited, TAKEN_OVER_WITHIN, take_over);
+        let (taken, _) =
+            taken.map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))?;
+        if taken.len() < count {
             tracing::warn!(
-                volumes = count - taken,
+                volumes = count - taken.len(),
                 "some sources do not answer; their volumes are served when they do"
             );
         }

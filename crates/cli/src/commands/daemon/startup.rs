@@ -3,16 +3,14 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use slackwater::Engine;
 
 use crate::commands::daemon::volumes::Volumes;
 use crate::control::protocol::MountRequest;
 use crate::output::terminal::errln;
-use crate::parallel::for_each_parallel;
+use crate::parallel::for_each_within;
 use crate::registry::Found;
 
 /// How long the start waits for sources.
@@ -42,33 +40,20 @@ pub(super) fn mount_volumes(
     };
     let left = volumes.shared.left.reserve(dead, named).into_iter().map(Volume::Left);
     let all: Vec<Volume> = left.chain(configured.iter().cloned().map(Volume::Configured)).collect();
-    let (done, outcomes) = channel();
     let (volumes, engine) = (Arc::clone(volumes), engine.clone());
-    // A hung source blocks this thread only.
-    thread::Builder::new().name("sw-begin".to_owned()).spawn(move || {
-        for_each_parallel(usize::MAX, all.into_iter(), |volume| {
-            let is_mounted = match volume {
-                Volume::Left(found) => {
-                    volumes.shared.left.write_back(&engine, &found);
-                    false
-                }
-                Volume::Configured(request) => mount_configured(&volumes, &request),
-            };
-            let _ = done.send(is_mounted);
-        });
-    })?;
-    let deadline = Instant::now() + BEGIN_WITHIN;
-    let mut mounted = 0;
-    loop {
-        match outcomes.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(is_mounted) => mounted += usize::from(is_mounted),
-            Err(RecvTimeoutError::Disconnected) => return Ok(mounted),
-            Err(RecvTimeoutError::Timeout) => {
-                errln!("Some source directories do not answer yet; their volumes are mounted when they do.");
-                return Ok(mounted);
-            }
+    // A hung source blocks its thread only.
+    let work = move |volume| match volume {
+        Volume::Left(found) => {
+            volumes.shared.left.write_back(&engine, &found);
+            false
         }
+        Volume::Configured(request) => mount_configured(&volumes, &request),
+    };
+    let (are_mounted, is_over) = for_each_within("sw-begin", all, BEGIN_WITHIN, work)?;
+    if !is_over {
+        errln!("Some source directories do not answer yet; their volumes are mounted when they do.");
     }
+    Ok(are_mounted.into_iter().filter(|is_mounted| *is_mounted).count())
 }
 
 fn mount_configured(volumes: &Volumes, request: &MountRequest) -> bool {
