@@ -2,12 +2,14 @@
 //!
 //! Root on a machine with apt installs them. Elsewhere the tests that need a missing one are skipped and listed.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use crate::suites::{is_installed, is_root};
 
 /// A program and the package that has it.
-const PROGRAMS: [(&str, &str); 12] = [
+const PROGRAMS: [(&str, &str); 13] = [
     ("setfacl", "acl"),
     ("setfattr", "attr"),
     ("bindfs", "bindfs"),
@@ -15,6 +17,7 @@ const PROGRAMS: [(&str, &str); 12] = [
     ("fusermount3", "fuse3"),
     ("git", "git"),
     ("python3", "python3"),
+    ("psql", "postgresql"),
     ("rsync", "rsync"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
@@ -25,6 +28,9 @@ const PROGRAMS: [(&str, &str); 12] = [
 /// The package manager that every Debian has.
 const ESSENTIAL: [(&str, &str); 4] =
     [("setpriv", "util-linux"), ("tar", "tar"), ("timeout", "coreutils"), ("umount", "mount")];
+
+/// Settings that the package reads when it is installed. Without them it makes a database, and starts a server of its own.
+const POSTGRESQL_SETTINGS: &str = "/etc/postgresql-common";
 
 /// The package that has a program.
 pub(crate) fn package_of(program: &str) -> Option<&'static str> {
@@ -45,6 +51,11 @@ pub(crate) fn install() {
         return;
     }
     println!("installing {names}");
+    if missing.contains(&"postgresql") {
+        let _ = fs::create_dir_all(POSTGRESQL_SETTINGS).and_then(|()| {
+            fs::write(Path::new(POSTGRESQL_SETTINGS).join("createcluster.conf"), "create_main_cluster = false\n")
+        });
+    }
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
         command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");

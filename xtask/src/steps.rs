@@ -120,6 +120,10 @@ fn heavy() -> Result<TestCount, String> {
         .env("SLACKWATER_MOUNT_KILLS", "50")
         .env("SLACKWATER_MOUNT_RUNS", "10")
         .run_tests()?;
+    // A hundred kills of a kept mount under programs of all kinds, among them two databases.
+    count += Cargo::new("test --release -p slackwater-cli --test takeover -- --include-ignored many_kills::")
+        .env("SLACKWATER_KEPT_KILLS", "100")
+        .run_tests()?;
     count += Cargo::new("test --release -p slackwater-cli --test power_cut")
         .env("SLACKWATER_POWER_CUTS", "50")
         .run_tests()?;
@@ -132,11 +136,12 @@ fn fuzz() -> Result<TestCount, String> {
         .run_tests()
 }
 
-/// On a directory, and then on object volumes with the programs that ask most of names and syncs. Others on object volumes
-/// run by hand, and so does `stress`: it looks for crashes, and checks no promise.
+/// On a directory; on one whose server is killed again and again; and then on object volumes with the programs that ask most
+/// of names and syncs. Others on object volumes run by hand, and so does `stress`: it looks for crashes, and checks no promise.
 fn suites() -> Result<TestCount, String> {
     packages::install();
     suites::run(&["pjdfstest", "git", "sqlite", "fio", "fsx", "trees"])?;
+    suites::run(&["--kill", "git", "sqlite"])?;
     suites::run(&["--store", "file", "pjdfstest"])?;
     no_tests(suites::run(&["--store", "s3", "git"]))
 }

@@ -67,15 +67,26 @@ impl Program {
         Ok(program)
     }
 
-    /// Waits until a call was held up and others have followed.
-    pub(super) fn longest_call(self) -> Result<Duration> {
+    /// Waits until a call was held up and others have followed. Returns the longest one since the last time.
+    pub(super) fn pause(&self) -> Result<Duration> {
         let longest = || Duration::from_nanos(self.shared.longest_ns.load(Ordering::Relaxed));
         wait_until("a call is held up by the takeover", || Ok(self.thread.is_finished() || longest() > PAUSED))?;
         self.wait_for(self.shared.calls.load(Ordering::Relaxed) + CALLS)?;
+        Ok(Duration::from_nanos(self.shared.longest_ns.swap(0, Ordering::Relaxed)))
+    }
+
+    /// Stops it.
+    pub(super) fn end(self) -> Result<()> {
         self.shared.stop.store(true, Ordering::Relaxed);
         let outcome = self.thread.join().map_err(|_| anyhow!("the program has panicked"))?;
-        outcome.context("a program has noticed the kill")?;
-        Ok(Duration::from_nanos(self.shared.longest_ns.load(Ordering::Relaxed)))
+        outcome.context("a program has noticed the takeover")
+    }
+
+    /// The pause of a single takeover.
+    pub(super) fn only_pause(self) -> Result<Duration> {
+        let pause = self.pause()?;
+        self.end()?;
+        Ok(pause)
     }
 
     fn wait_for(&self, calls: u64) -> Result<()> {

@@ -52,7 +52,7 @@ fn prepare(volumes: &[Volume]) -> Result<&Path> {
 fn killed(daemon: &Daemon, volumes: &[Volume]) -> Result<Duration> {
     let program = Program::start(prepare(volumes)?)?;
     kill_server(daemon.pid())?;
-    program.longest_call()
+    program.only_pause()
 }
 
 /// From the end of a daemon until a program can write again.
