@@ -1,6 +1,6 @@
 //! Every barrier, ordering and order of steps that correctness rests on, by name.
 //!
-//! `tests/loom_mutants.rs` removes them one at a time and requires loom to find a failure: a barrier whose removal is
+//! `tests/loom/mutants.rs` removes them one at a time and requires loom to find a failure: a barrier whose removal is
 //! not noticed is either untested or not needed. Outside loom, a site is a name and costs nothing.
 
 use super::atomic::Ordering;

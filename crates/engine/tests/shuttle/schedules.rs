@@ -1,6 +1,5 @@
 //! Runs a scenario in many schedules, for tests under shuttle. `SLACKWATER_SHUTTLE_EXECUTIONS` sets the number of
 //! schedules.
-#![allow(dead_code, reason = "each test target uses a part")]
 
 use std::time::Instant;
 

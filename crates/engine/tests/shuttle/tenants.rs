@@ -4,16 +4,11 @@
 //! write-back; all but the last are done before the threads start. `SLACKWATER_SHUTTLE_EXECUTIONS` sets the number of
 //! schedules.
 
-#![cfg(slackwater_shuttle)]
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod schedules;
-mod threaded;
-
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use schedules::{check, check_fair};
+use crate::schedules::{check, check_fair};
+use crate::threaded::{Refused, ThreadedBackend};
 use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{
     Engine, File, Forms, InodeRef, ManualClock, Memcg, MemcgId, PAGE_BYTES, SuperBlock, Timestamp, Tunables,
@@ -24,7 +19,6 @@ use slackwater_sync::lock::{Mutex, Rank};
 use slackwater_sync::rcu::Options;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, thread};
-use threaded::{Refused, ThreadedBackend};
 
 const FRAMES: u64 = 16;
 /// Foreign rounds of one page, after which the next one moves the inode.

@@ -2,14 +2,9 @@
 //!
 //! `SLACKWATER_SHUTTLE_EXECUTIONS` sets the number of schedules.
 
-#![cfg(slackwater_shuttle)]
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod schedules;
-
 use std::time::Duration;
 
-use schedules::check;
+use crate::schedules::check;
 use slackwater::backend::{MemBackend, NewNode};
 use slackwater::shrink::{Count, Scanned, ShrinkControl, Shrinker, ShrinkerForm};
 use slackwater::{Engine, Forms, InodeRef, ManualClock, Timestamp, Tunables, UmountOptions};

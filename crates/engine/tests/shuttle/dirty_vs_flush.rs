@@ -3,17 +3,12 @@
 //! The backend answers from its own thread, so completions run concurrently with everything else. Limits are small: a
 //! few frames, units of two pages.
 
-#![cfg(slackwater_shuttle)]
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod threaded;
-
+use crate::threaded::{Refused, ThreadedBackend};
 use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{Engine, File, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, model, thread};
-use threaded::{Refused, ThreadedBackend};
 
 const EXECUTIONS: usize = 2000;
 

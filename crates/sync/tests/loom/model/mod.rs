@@ -1,8 +1,6 @@
 //! Scenarios for loom: each a few lines in two or three threads, with one property.
 //!
-//! The `loom_*` targets run them as they are; `loom_mutants` runs them with one barrier missing.
-#![allow(dead_code, reason = "each test target uses a part")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Tests run them as they are; `mutants` runs them with one barrier missing.
 
 pub(crate) mod completion;
 pub(crate) mod counter;
@@ -91,15 +89,4 @@ pub(crate) const ALL: &[&[Scenario]] = &[
 pub(crate) fn find(name: &str) -> &'static Scenario {
     let found = ALL.iter().flat_map(|part| part.iter()).find(|scenario| scenario.name == name);
     found.unwrap_or_else(|| panic!("no scenario is called {name}"))
-}
-
-/// Declares the tests of a target: each runs the scenario of its own name.
-#[macro_export]
-macro_rules! scenario_tests {
-    ($($name:ident,)*) => {
-        $(#[test]
-        fn $name() {
-            model::find(stringify!($name)).check();
-        })*
-    };
 }

@@ -1,13 +1,8 @@
 //! Lookups by path during unmounts in random schedules. `SLACKWATER_SHUTTLE_EXECUTIONS` sets the number of schedules.
 
-#![cfg(slackwater_shuttle)]
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod schedules;
-
 use std::time::Duration;
 
-use schedules::check;
+use crate::schedules::check;
 use slackwater::backend::{MemBackend, NewNode};
 use slackwater::{
     Engine, File, Forms, ManualClock, Namespace, NamespaceError, PAGE_BYTES, Timestamp, Tunables, UmountError,

@@ -3,15 +3,10 @@
 //! Neither age nor the background threshold starts write-back: data that no sync covers is written only because of a
 //! kick. `SLACKWATER_SHUTTLE_EXECUTIONS` sets the number of schedules.
 
-#![cfg(slackwater_shuttle)]
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod schedules;
-mod threaded;
-
 use std::time::Duration;
 
-use schedules::check;
+use crate::schedules::check;
+use crate::threaded::{Refused, ThreadedBackend};
 use slackwater::backend::{Limits, MemBackend, NewNode};
 use slackwater::{
     Engine, File, Forms, InodeRef, ManualClock, Memcg, PAGE_BYTES, ReadFlags, ReadRequest, SuperBlock, Timestamp,
@@ -20,7 +15,6 @@ use slackwater::{
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_sync::rcu::Options;
 use slackwater_sync::shim::{Arc, thread};
-use threaded::{Refused, ThreadedBackend};
 
 const FRAMES: u64 = 16;
 /// Foreign rounds of one page, after which the next one moves the inode.

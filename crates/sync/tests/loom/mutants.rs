@@ -3,16 +3,12 @@
 //!
 //! Each mutant runs in a process of its own, since loom aborts on a deadlock. A mutant counts as found when the
 //! scenario fails with a panic of its own or of loom; reaching the time limit does not count.
-#![cfg(slackwater_loom)]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod model;
 
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use model::{AsymModel, BOTH, PLAIN, title};
+use crate::model::{self, AsymModel, BOTH, PLAIN, title};
 use slackwater_sync::shim::Site;
 use slackwater_sync::shim::model::executions;
 
@@ -86,7 +82,7 @@ fn every_missing_barrier_is_found() {
 /// Runs a scenario without `site`. Returns the number of the execution that failed, and how, if any did.
 fn run_mutant(site: Site, scenario: &str, asym: AsymModel) -> Option<(String, String)> {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["mutant", "--exact", "--nocapture"])
+        .args(["mutants::mutant", "--exact", "--nocapture"])
         .env("SLACKWATER_SCENARIO", scenario)
         .env("SLACKWATER_MUTANT", format!("{site:?}"))
         .env("SLACKWATER_ASYM", title(asym))
