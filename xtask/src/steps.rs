@@ -1,6 +1,7 @@
 //! The checks in their order, and how they are run, timed and reported.
 
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -97,6 +98,7 @@ fn test() -> Result<TestCount, String> {
     let count = Cargo::new("test --workspace --features slackwater-cli/object")
         .env("SLACKWATER_SKIPPED_TESTS", &list.to_string_lossy())
         .env("SLACKWATER_PROGRAMS_ARE_BUILT", "yes")
+        .env(THREADS, &threads())
         .run_tests()?;
     // The lab's programs are experiments, not examples: they run by hand.
     for package in packages()?.iter().filter(|package| package.name != "slackwater-lab") {
@@ -108,6 +110,14 @@ fn test() -> Result<TestCount, String> {
         print!("\n{skipped}{} tests skipped\n", skipped.lines().count());
     }
     Ok(count)
+}
+
+/// The variable by which test programs know how many tests to run at once.
+const THREADS: &str = "RUST_TEST_THREADS";
+
+/// Two tests for each CPU, since tests of mounts use a third of the time of two CPUs.
+fn threads() -> String {
+    (2 * std::thread::available_parallelism().map_or(1, NonZero::get)).to_string()
 }
 
 /// Tests marked `#[ignore = "long: ..."]`, and more rounds of some. `--tests` keeps out doc tests, where `ignore` means
@@ -155,11 +165,12 @@ fn uring() -> Result<TestCount, String> {
     };
     let mut count = Cargo::new("test --workspace --features slackwater-cli/object --test mounted --test volume")
         .env("SLACKWATER_TEST_TRANSPORT", "uring")
+        .env(THREADS, &threads())
         .run_tests()?;
     // The tests that end, stop or take over a mount, or wait in one. Without the filter, all tests of mounts run.
     let mounts = "test --release -p slackwater-cli --test mounts -- \
                   transport:: kills:: crash_mix:: hung_source:: startup:: forced_unmounts:: lifecycle:: load:: signals::";
-    count += Cargo::new(mounts).run_tests()?;
+    count += Cargo::new(mounts).env(THREADS, &threads()).run_tests()?;
     suites::run(&["pjdfstest"])?;
     Ok(count)
 }
