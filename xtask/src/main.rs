@@ -2,11 +2,13 @@
 //!
 //! [`steps`] lists the checks and runs them; [`cargo`] starts cargo; [`packages`] installs the programs that tests run.
 //! [`licences`] and [`tidy`] are the checks that no standard tool makes, and [`suites`] runs real programs on a mounted
-//! directory. [`api`] lists the public API of the libraries. Warnings are errors here and nowhere else.
+//! directory. [`markdown`] finds the links of documents. [`api`] lists the public API of the libraries. Warnings are errors
+//! here and nowhere else.
 
 mod api;
 mod cargo;
 mod licences;
+mod markdown;
 mod packages;
 mod steps;
 mod suites;

@@ -6,6 +6,7 @@
 
 mod api;
 mod arrows;
+mod links;
 mod names;
 mod promises;
 mod prose;
@@ -36,7 +37,7 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [(&str, Rule); 18] = [
+const RULES: [(&str, Rule); 19] = [
     ("file-length", shape::file_length),
     ("module-doc", shape::module_doc),
     ("ascii", shape::ascii),
@@ -55,6 +56,7 @@ const RULES: [(&str, Rule); 18] = [
     ("tunable", tunables::tunables),
     ("api", api::listings),
     ("prose", prose::prose),
+    ("link", links::links),
 ];
 
 /// Checks the checkout in the current folder and prints every finding.

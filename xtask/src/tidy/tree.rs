@@ -8,6 +8,8 @@ use super::scan::{self, Line};
 /// All text files, sorted by path.
 pub(super) struct Tree {
     pub(super) files: Vec<File>,
+    /// Paths of files that are no text.
+    others: Vec<String>,
 }
 
 /// One text file. `path` is relative to the root and uses `/`.
@@ -21,7 +23,7 @@ pub(super) struct File {
 impl Tree {
     /// Reads the checkout at `root`, without build output and the store of git. Files that are not UTF-8 are no text.
     pub(super) fn read(root: &Path) -> Result<Tree, String> {
-        let mut tree = Tree { files: Vec::new() };
+        let mut tree = Tree { files: Vec::new(), others: Vec::new() };
         tree.read_folder(root, "")?;
         tree.files.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(tree)
@@ -37,10 +39,13 @@ impl Tree {
                 if name != "target" && name != ".git" {
                     self.read_folder(&entry.path(), &format!("{path}/"))?;
                 }
-            } else if name != "Cargo.lock"
-                && let Ok(text) = fs::read_to_string(entry.path())
-            {
-                self.files.push(File::new(&path, &text));
+            } else if name == "Cargo.lock" {
+                self.others.push(path);
+            } else {
+                match fs::read_to_string(entry.path()) {
+                    Ok(text) => self.files.push(File::new(&path, &text)),
+                    Err(_) => self.others.push(path),
+                }
             }
         }
         Ok(())
@@ -56,10 +61,16 @@ impl Tree {
         self.files.iter().find(|file| file.path == path)
     }
 
+    /// Whether there is a file or folder with this path, given without a `/` at its end.
+    pub(super) fn has(&self, path: &str) -> bool {
+        let mut paths = self.files.iter().map(|file| &file.path).chain(&self.others);
+        paths.any(|other| other.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    }
+
     /// A tree of inline sources.
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Tree {
-        Tree { files: files.iter().map(|(path, text)| File::new(path, text)).collect() }
+        Tree { files: files.iter().map(|(path, text)| File::new(path, text)).collect(), others: Vec::new() }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Documents are Markdown, and so are comments: fenced code is left out, code spans count as one word, and a heading, a list
 //! item or a part of a table's cell is a paragraph of its own. Strings of the product are prose if they have a few words.
 
+use crate::markdown;
 use crate::tidy::tree::File;
 
 /// A string with fewer words than this is a name or a label.
@@ -87,7 +88,7 @@ impl Paragraphs {
             self.in_html &= !line.ends_with("-->");
             return;
         }
-        if line.is_empty() {
+        if line.is_empty() || markdown::definition(line).is_some() {
             self.finish();
         } else if line.starts_with('|') {
             self.finish();
