@@ -8,6 +8,7 @@ mod api;
 mod arrows;
 mod links;
 mod names;
+mod pages;
 mod promises;
 mod prose;
 mod reach;
@@ -37,7 +38,7 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [(&str, Rule); 19] = [
+const RULES: [(&str, Rule); 22] = [
     ("file-length", shape::file_length),
     ("module-doc", shape::module_doc),
     ("ascii", shape::ascii),
@@ -57,6 +58,9 @@ const RULES: [(&str, Rule); 19] = [
     ("api", api::listings),
     ("prose", prose::prose),
     ("link", links::links),
+    ("summary", pages::summary),
+    ("message", pages::messages),
+    ("comparison", pages::comparison),
 ];
 
 /// Checks the checkout in the current folder and prints every finding.

@@ -152,6 +152,14 @@ fn containers() {
 }
 
 #[test]
+fn tuning() {
+    if needs::are_missing(&["setfattr"]) {
+        return;
+    }
+    check("docs/TUNING.md");
+}
+
+#[test]
 fn a_page_fails_where_a_command_fails() {
     need_fuse();
     let page = blocks("```sh\necho one\n```\n\n```sh\nslackwater umount /nowhere\necho two\n```\n");
