@@ -2,14 +2,15 @@
 //!
 //! [`steps`] lists the checks and runs them; [`cargo`] starts cargo; [`packages`] installs the programs that tests run.
 //! [`licences`] and [`tidy`] are the checks that no standard tool makes, and [`suites`] runs real programs on a mounted
-//! directory. [`markdown`] finds the links of documents. [`api`] lists the public API of the libraries. Warnings are errors
-//! here and nowhere else.
+//! directory. [`site`] makes the documentation site, with [`markdown`]. [`api`] lists the public API of the libraries.
+//! Warnings are errors here and nowhere else.
 
 mod api;
 mod cargo;
 mod licences;
 mod markdown;
 mod packages;
+mod site;
 mod steps;
 mod suites;
 mod tidy;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         }
         ["suites", ref options @ ..] if !options.is_empty() => suites::run(options),
         ["api"] => tidy::rewrite_api(),
+        ["site"] => site::make(),
         ["ci"] => steps::run(steps::STEPS.iter()),
         ["ci", "--quick"] => steps::run(steps::STEPS.iter().filter(|step| !step.is_slow)),
         [name] if steps::STEPS.iter().any(|step| step.name == name) => {

@@ -44,7 +44,8 @@ pub(crate) fn help() -> String {
     for step in &STEPS {
         text += &format!("    {:<9}{} {}\n", step.name, if step.is_slow { '*' } else { ' ' }, step.about);
     }
-    text += "\ncargo xtask api          rewrite the listings of the public API in docs/api\n";
+    text += "\ncargo xtask api          rewrite the listings of the public API in docs/api\n\
+             cargo xtask site         make the documentation site in target/site/html; needs mdBook\n";
     text + "\n" + &suites::help()
 }
 
