@@ -5,13 +5,14 @@ use super::scan::named;
 use super::tree::{File, Tree};
 
 /// Folder of a crate, and the crates of ours that it may use.
-const CRATES: [(&str, &[&str]); 10] = [
+const CRATES: [(&str, &[&str]); 11] = [
     ("crates/sync", &[]),
     ("crates/arena", &["slackwater-sync"]),
     ("crates/engine", &["slackwater-sync", "slackwater-arena"]),
     ("crates/backends", &["slackwater", "slackwater-sync", "slackwater-arena"]),
     ("crates/object", &["slackwater", "slackwater-sync"]),
     ("crates/fuse", &["slackwater", "slackwater-sync", "slackwater-arena"]),
+    ("crates/capi", &["slackwater", "slackwater-arena", "slackwater-backends"]),
     ("crates/cli", &["slackwater", "slackwater-arena", "slackwater-backends", "slackwater-fuse", "slackwater-object"]),
     (
         "crates/lab",
