@@ -3,21 +3,25 @@
 //! Root on a machine with apt installs them. Elsewhere the tests that need a missing one are skipped and listed.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use crate::suites::{is_installed, is_root};
 
 /// A program and the package that has it.
-const PROGRAMS: [(&str, &str); 13] = [
+const PROGRAMS: [(&str, &str); 15] = [
     ("setfacl", "acl"),
     ("setfattr", "attr"),
     ("bindfs", "bindfs"),
     ("fio", "fio"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
+    ("pg_ctlcluster", "postgresql"),
+    ("prometheus", "prometheus"),
+    ("promtool", "prometheus"),
     ("python3", "python3"),
-    ("psql", "postgresql"),
     ("rsync", "rsync"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
@@ -29,9 +33,6 @@ const PROGRAMS: [(&str, &str); 13] = [
 const ESSENTIAL: [(&str, &str); 4] =
     [("setpriv", "util-linux"), ("tar", "tar"), ("timeout", "coreutils"), ("umount", "mount")];
 
-/// Settings that the package reads when it is installed. Without them it makes a database, and starts a server of its own.
-const POSTGRESQL_SETTINGS: &str = "/etc/postgresql-common";
-
 /// The package that has a program.
 pub(crate) fn package_of(program: &str) -> Option<&'static str> {
     let mut listed = PROGRAMS.iter().chain(&ESSENTIAL);
@@ -40,8 +41,9 @@ pub(crate) fn package_of(program: &str) -> Option<&'static str> {
 
 /// Installs the missing programs, or says why it cannot.
 pub(crate) fn install() {
-    let missing: Vec<_> =
+    let mut missing: Vec<_> =
         PROGRAMS.iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| *package).collect();
+    missing.dedup();
     if missing.is_empty() {
         return;
     }
@@ -51,11 +53,7 @@ pub(crate) fn install() {
         return;
     }
     println!("installing {names}");
-    if missing.contains(&"postgresql") {
-        let _ = fs::create_dir_all(POSTGRESQL_SETTINGS).and_then(|()| {
-            fs::write(Path::new(POSTGRESQL_SETTINGS).join("createcluster.conf"), "create_main_cluster = false\n")
-        });
-    }
+    let _no_services = NoServices::begin();
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
         command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
@@ -64,5 +62,33 @@ pub(crate) fn install() {
     let install = [&["install", "-y", "-qq", "--no-install-recommends"][..], &missing].concat();
     if !(apt(&["update", "-qq"]) && apt(&install)) {
         println!("apt-get failed: tests that need a missing program are skipped");
+    }
+}
+
+/// Keeps packages such as `prometheus` from starting their services while it exists, by a policy that Debian's scripts
+/// ask. A policy that the machine already has stays.
+struct NoServices {
+    is_ours: bool,
+}
+
+impl NoServices {
+    const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+    fn begin() -> Self {
+        let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(Self::POLICY);
+        let is_ours = made.and_then(|mut file| file.write_all(b"#!/bin/sh\nexit 101\n")).is_ok();
+        if !is_ours && !Path::new(Self::POLICY).exists() {
+            println!("{} cannot be written: packages may start services", Self::POLICY);
+        }
+        Self { is_ours }
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // A policy that is left over starts no service; the administrator sees it.
+            let _ = fs::remove_file(Self::POLICY);
+        }
     }
 }

@@ -31,6 +31,7 @@ mod mount_flags;
 mod needs;
 mod other_users;
 mod places;
+mod prometheus;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod sandbox;

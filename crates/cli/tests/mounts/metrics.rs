@@ -12,7 +12,7 @@ use crate::rig::{Mount, PATIENCE, Scratch, need_fuse, run, wait_until};
 const MIB: u64 = 1 << 20;
 
 /// The address at which the mount announces its metrics.
-fn address(announcement: &str) -> String {
+pub(crate) fn address(announcement: &str) -> String {
     let (_, rest) = announcement.split_once("Metrics: http://").unwrap_or_else(|| panic!("{announcement}"));
     rest.split_once("/metrics").unwrap().0.to_owned()
 }

@@ -1,6 +1,7 @@
 //! The rendered text, its bounds, its documentation, and clients of every kind.
 
 mod clients;
+mod dist;
 mod documented;
 mod page;
 mod series;
