@@ -15,6 +15,7 @@ const PROGRAMS: [(&str, &str); 15] = [
     ("setfacl", "acl"),
     ("setfattr", "attr"),
     ("bindfs", "bindfs"),
+    ("chromium", "chromium"),
     ("fio", "fio"),
     ("fusermount3", "fuse3"),
     ("git", "git"),

@@ -15,7 +15,7 @@ use crate::help_texts::{
     UMOUNT_NOTES, UPGRADE_NOTES,
 };
 use crate::option_values::{
-    DIRTY_EXPIRE, DIRTY_RATIO, parse_duration, parse_follow, parse_interval, parse_metrics, parse_tenant_dontcache,
+    DIRTY_EXPIRE, DIRTY_RATIO, parse_address, parse_duration, parse_follow, parse_interval, parse_tenant_dontcache,
     parse_tenant_limit, parse_upload_limit,
 };
 use crate::registry::Registry;
@@ -138,8 +138,14 @@ pub(crate) struct DaemonArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) arena: Option<PathBuf>,
     /// Serve metrics for Prometheus at http://ADDRESS/metrics, as for mount
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_metrics)]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Serve a page with live figures at http://ADDRESS/, such as 9811; for other machines, add --web-token-file
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    pub(crate) web: Option<SocketAddr>,
+    /// Show figures on the page only to those who have the token in FILE, which other users cannot read
+    #[arg(long, value_name = "FILE")]
+    pub(crate) web_token_file: Option<PathBuf>,
     /// Let the volumes outlive the daemon: after a crash or an upgrade another process serves them, and programs wait
     ///
     /// A second process, the keeper, holds everything that must stay open, as for mount --keep. Volumes in directories
@@ -330,7 +336,7 @@ pub(crate) struct MountArguments {
     ///
     /// A port alone listens on 127.0.0.1, which only this machine can reach. Anyone who can reach the address sees the
     /// names of tenants and the mount point.
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_metrics)]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     pub(crate) metrics: Option<SocketAddr>,
     /// File on tmpfs that holds the cache [default: one per SOURCE in /dev/shm/slackwater-UID]
     ///

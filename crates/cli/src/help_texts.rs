@@ -146,6 +146,7 @@ The configuration file is TOML:
   dirty-expire = \"30s\"
   tenant-by = \"cgroup\"
   socket-group = \"adm\"     # may use ls, status, tenants, events, top
+  web = \"127.0.0.1:9811\"   # a page with live figures
 
   [tenants.\"/containers/a\"]
   limit = \"64MiB\"
@@ -301,9 +302,11 @@ tenants, f folds, ? explains the columns, q quits.
   volumes       pid, name (in a daemon), source, mountpoint, phase,
                 failing (why write-back fails), role (of an object
                 volume: writer, reader or fenced), fenced_by,
-                cache_bytes, open_files, eta_ms (until an unmount in
-                progress ends), figures, tenants, more_tenants (those
-                that did not fit)
+                cache_bytes, open_files, paused_writes and
+                parked_writes (slowed down, and waiting for free
+                frames), eta_ms (until an unmount in progress ends),
+                figures, tenants, more_tenants (those that did not
+                fit)
   tenants       of a volume: id, name, state, wants_room (it is at its
                 limit), figures
   figures       held_bytes (unwritten), limit_bytes, dirty_bytes,

@@ -10,6 +10,7 @@
 //! object/           volumes in object stores (cargo feature `object`), and the commands on them
 //! control/          the protocol between the commands and the processes that serve volumes
 //! registry          the mounts of this user, and how commands find them
+//! http              a small HTTP server
 //! metrics/, log/    metrics for Prometheus, and logged events
 //! output/           lines on the terminal, progress, commands to copy
 //! os/               the mount table, signals, descriptors and processes
@@ -23,6 +24,7 @@ mod control;
 mod damage;
 mod exit;
 mod help_texts;
+mod http;
 mod keeper;
 mod log;
 mod metrics;

@@ -9,8 +9,8 @@ pub(crate) const DIRTY_RATIO: u32 = 20;
 /// Age at which dirty data is written back.
 pub(crate) const DIRTY_EXPIRE: Duration = Duration::from_secs(30);
 
-/// Parses the address that serves metrics: `9810`, `:9810`, `127.0.0.1:9810` or `[::1]:9810`.
-pub(crate) fn parse_metrics(text: &str) -> Result<SocketAddr, &'static str> {
+/// Parses the address of a port to open: `9810`, `:9810`, `127.0.0.1:9810` or `[::1]:9810`.
+pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, &'static str> {
     let port = text.strip_prefix(':').unwrap_or(text).parse().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     port.or_else(|_| text.parse()).map_err(|_| "not an address and a port; write for example 127.0.0.1:9810")
 }
@@ -87,12 +87,12 @@ mod tests {
     #[test]
     fn metrics_are_served_on_loopback_unless_an_address_is_given() {
         for text in ["9810", ":9810", "127.0.0.1:9810"] {
-            assert_eq!(parse_metrics(text).unwrap().to_string(), "127.0.0.1:9810", "{text}");
+            assert_eq!(parse_address(text).unwrap().to_string(), "127.0.0.1:9810", "{text}");
         }
-        assert_eq!(parse_metrics("[::1]:0").unwrap().to_string(), "[::1]:0");
-        assert_eq!(parse_metrics("0.0.0.0:80").unwrap().to_string(), "0.0.0.0:80");
+        assert_eq!(parse_address("[::1]:0").unwrap().to_string(), "[::1]:0");
+        assert_eq!(parse_address("0.0.0.0:80").unwrap().to_string(), "0.0.0.0:80");
         for text in ["", ":", "localhost:9810", "127.0.0.1", "65536", "-1", "http://127.0.0.1:9810", "::1:9810x"] {
-            assert!(parse_metrics(text).unwrap_err().contains("127.0.0.1:9810"), "{text}");
+            assert!(parse_address(text).unwrap_err().contains("127.0.0.1:9810"), "{text}");
         }
     }
 

@@ -25,6 +25,8 @@ pub(crate) enum Part {
     Control,
     /// The listening socket for metrics, if the process serves them.
     Metrics,
+    /// The listening socket of the page for operators, if a daemon serves it.
+    Web,
     /// The log of a process in the background.
     Log,
     /// The lock on the socket of a daemon.

@@ -1,7 +1,7 @@
 //! Metrics for Prometheus: an engine and its volumes, over HTTP.
 //!
 //! A scrape takes a [`Snapshot`] through a closure. [`render`] turns it into text according to the tables of
-//! [`catalogue`], and [`server`] serves it. Only [`Unmounts`] counts anything here, and no work is done between
+//! [`catalogue`], and [`pages`] serves it. Only [`Unmounts`] counts anything here, and no work is done between
 //! scrapes. `docs/METRICS.md` lists every metric; a test compares the two.
 //!
 //! # Invariants
@@ -10,39 +10,17 @@
 
 mod bounds;
 mod catalogue;
+mod pages;
 mod prometheus_text;
 mod render;
-mod server;
 mod unmounts;
-
-use std::io;
-use std::net::{SocketAddr, TcpListener};
 
 use slackwater::EngineStatus;
 
 use crate::control::protocol::{MemoryPressure, Shrinker, Status, Tenant};
-use crate::exit::Failure;
 
-pub(crate) use server::{Server, serve};
+pub(crate) use pages::serve;
 pub(crate) use unmounts::Unmounts;
-
-/// Opens the port of `address` before anything else is started. Clients wait until [`serve`].
-///
-/// # Errors
-/// The port is in use, or the address is not one of this machine.
-pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).map_err(|error| {
-        if error.kind() == io::ErrorKind::AddrInUse {
-            Failure::busy(format!("--metrics: {address} is in use by another program"))
-                .advise("choose another port; nothing was mounted")
-        } else if error.kind() == io::ErrorKind::AddrNotAvailable {
-            Failure::usage(format!("--metrics: {} is not an address of this machine", address.ip()))
-                .advise("use 127.0.0.1 for this machine only, or 0.0.0.0 for every interface")
-        } else {
-            Failure::failed(format!("--metrics: cannot listen at {address}: {error}"))
-        }
-    })
-}
 
 /// The data of a scrape.
 #[derive(Debug)]

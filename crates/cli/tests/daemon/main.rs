@@ -7,6 +7,9 @@
 
 mod hung_source;
 mod kills;
+#[allow(dead_code, reason = "a part of what other test programs use")]
+#[path = "../../../fuse/tests/needs/mod.rs"]
+mod needs;
 mod nine_hung_sources;
 mod observers;
 mod process;
@@ -18,3 +21,4 @@ mod rig;
 mod sys;
 mod systemd;
 mod volumes;
+mod web;

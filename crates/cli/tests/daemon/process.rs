@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,7 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::rig::{Output, Process, Scratch, wait_until};
+use crate::rig::{Output, PATIENCE, Process, Scratch, wait_until};
 
 /// A daemon in the foreground that is listening.
 pub(crate) struct Daemon<'s> {
@@ -83,9 +84,22 @@ impl<'s> Daemon<'s> {
 
     #[track_caller]
     pub(crate) fn json(&self, verb: &str) -> serde_json::Value {
-        let output = self.run([verb, "--json"]);
+        self.json_of(&[verb])
+    }
+
+    /// The JSON that a command prints.
+    #[track_caller]
+    pub(crate) fn json_of(&self, words: &[&str]) -> serde_json::Value {
+        let output = self.run([words, &["--json"]].concat());
         output.expect(0, &[]);
         serde_json::from_str(&output.text).unwrap()
+    }
+
+    /// The address of its page for operators.
+    #[track_caller]
+    pub(crate) fn web_address(&self) -> String {
+        let (_, rest) = self.announcement.split_once("Page for operators: http://").unwrap();
+        rest.split_once('/').unwrap().0.to_owned()
     }
 
     /// Names and states of its volumes.
@@ -128,6 +142,18 @@ impl<'s> Daemon<'s> {
         assert!(!self.socket.exists());
         assert_eq!(self.said("ERROR"), 0, "{}", self.all_said());
     }
+}
+
+/// The answer of the page at `address` to a request with these further lines in its head.
+#[track_caller]
+pub(crate) fn ask(address: &str, first: &str, lines: &[&str]) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let lines: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
+    stream.write_all(format!("{first} HTTP/1.1\r\nHost: {address}\r\n{lines}\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 fn follow(stderr: ChildStderr, said: Arc<Mutex<String>>) -> thread::JoinHandle<()> {

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::kept::{children, end_registered};
 use super::load::Load;
-use super::process::{Daemon, command, is_mounted, table};
+use super::process::{Daemon, ask, command, is_mounted, table};
 use crate::rig::{Output, PATIENCE, Process, Scratch, need_fuse, run, wait_until};
 
 /// Data stays in the cache until an unmount.
@@ -183,12 +183,15 @@ fn a_daemon_without_volumes_is_kept() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
-    let daemon = KeptDaemon::start(&scratch, "", &[&mountpoint]);
+    let daemon = KeptDaemon::start(&scratch, "web = \"127.0.0.1:0\"\n", &[&mountpoint]);
+    let page = daemon.get().web_address();
     daemon.replace();
     daemon.get().mount(&source, &mountpoint, "a");
     fs::write(mountpoint.join("file"), "content").unwrap();
     daemon.replace();
     assert_eq!(fs::read_to_string(mountpoint.join("file")).unwrap(), "content");
+    // The port was open all the time.
+    wait_until("the page shows the volume", || ask(&page, "GET /status.json", &[]).contains("\"name\":\"a\""));
     daemon.end();
     assert_eq!(fs::read_to_string(source.join("file")).unwrap(), "content");
 }

@@ -15,7 +15,7 @@ use slackwater_fuse::tenants::TenantConfig;
 use crate::control::protocol::{MountRequest, Transport, VolumeOptions};
 use crate::exit::Failure;
 use crate::option_values::{
-    DIRTY_EXPIRE, DIRTY_RATIO, parse_duration, parse_follow, parse_metrics, parse_upload_limit,
+    DIRTY_EXPIRE, DIRTY_RATIO, parse_address, parse_duration, parse_follow, parse_upload_limit,
 };
 use crate::source;
 use crate::volume::front_end::TenantBy;
@@ -42,6 +42,11 @@ pub(crate) struct Config {
     /// The address that serves metrics.
     #[serde(deserialize_with = "address")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// The address that serves the page for operators.
+    #[serde(deserialize_with = "address")]
+    pub(crate) web: Option<SocketAddr>,
+    /// The file with the token that its clients must have.
+    pub(crate) web_token_file: Option<PathBuf>,
     /// By the path of a cgroup, or `uid:1000`.
     pub(crate) tenants: BTreeMap<PathBuf, TenantTable>,
     pub(crate) volumes: BTreeMap<VolumeName, VolumeTable>,
@@ -95,6 +100,8 @@ impl Default for Config {
             dirty_expire: DIRTY_EXPIRE,
             tenant_by: TenantBy::Volume,
             metrics: None,
+            web: None,
+            web_token_file: None,
             tenants: BTreeMap::new(),
             volumes: BTreeMap::new(),
         }
@@ -182,7 +189,7 @@ fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Er
 }
 
 fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
-    parse_metrics(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
+    parse_address(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
 }
 
 fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
@@ -216,6 +223,8 @@ mod tests {
             dirty-expire = "5s"
             tenant-by = "cgroup"
             metrics = "127.0.0.1:9810"
+            web = "9811"
+            web-token-file = "/etc/slackwater.token"
 
             [tenants."/containers/a"]
             limit = "64MiB"
@@ -237,6 +246,8 @@ mod tests {
         .unwrap();
         assert_eq!((config.cache, config.dirty_ratio, config.tenant_by), (Some(2 << 30), 10, TenantBy::Cgroup));
         assert_eq!(config.dirty_expire, Duration::from_secs(5));
+        assert_eq!(config.web.unwrap().to_string(), "127.0.0.1:9811");
+        assert_eq!(config.web_token_file.as_deref(), Some(Path::new("/etc/slackwater.token")));
         assert_eq!(config.tenants[Path::new("/containers/a")].limit, Some(64 << 20));
         let mounts: Vec<_> = config.mounts().collect();
         let [archive, web] = &mounts[..] else { panic!("{mounts:?}") };
@@ -281,6 +292,7 @@ mod tests {
             ("dirty-expire = \"3\"", ["line 1", "dirty-expire"]),
             ("tenant-by = \"group\"", ["line 1", "group"]),
             ("metrics = \"here\"", ["line 1", "metrics"]),
+            ("web = \"here\"", ["line 1", "web"]),
             ("[tenants.\"/a\"]\nlimits = \"1MiB\"", ["line 2", "limits"]),
             ("[volumes.web]\nsource = \"/a\"", ["line 1", "mountpoint"]),
             ("[volumes.web]\nsource = \"/a\"\nmountpoint = \"/b\"\nread_only = true", ["line 4", "read_only"]),

@@ -72,6 +72,7 @@ pub(super) struct Open<'a> {
     pub(super) socket: &'a Socket,
     pub(super) listener: &'a UnixListener,
     pub(super) metrics: Option<&'a TcpListener>,
+    pub(super) web: Option<&'a TcpListener>,
     pub(super) arena: &'a Arena,
     pub(super) configuration: &'a str,
 }
@@ -114,6 +115,11 @@ impl Kept {
     /// The socket on which the predecessor served metrics.
     pub(super) fn metrics(&self) -> Option<Result<TcpListener, Failure>> {
         Some(self.part(Part::Metrics)?.map(Into::into))
+    }
+
+    /// The socket on which the predecessor served the page for operators.
+    pub(super) fn web(&self) -> Option<Result<TcpListener, Failure>> {
+        Some(self.part(Part::Web)?.map(Into::into))
     }
 
     /// The arena of the predecessor.
@@ -167,6 +173,7 @@ impl Kept {
         add(Part::Lock, open.socket.lock().as_fd())?;
         add(Part::Control, open.listener.as_fd())?;
         open.metrics.map_or(Ok(()), |listener| add(Part::Metrics, listener.as_fd()))?;
+        open.web.map_or(Ok(()), |listener| add(Part::Web, listener.as_fd()))?;
         self.keeper.hold(&parts)?;
         self.keeper.serves(None)
     }

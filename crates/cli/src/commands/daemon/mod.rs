@@ -6,6 +6,7 @@
 //! startup, leftovers    the volumes at start, and what a dead daemon left
 //! volumes               the volumes, from mount to unmount
 //! events                events for `slackwater events`
+//! web                   the page for operators
 //! kept                  a daemon that outlives its process, and its takeover
 //! main_loop, systemd    signals, the end of the daemon, the service manager
 //! ```
@@ -30,6 +31,7 @@ mod socket;
 mod startup;
 mod systemd;
 mod volumes;
+mod web;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -60,7 +62,7 @@ use crate::volume::process::{prepare_process, tunables};
 use crate::volume::session::Tally;
 use crate::volume::shutdown::End;
 use crate::volume::{front_end, pressure};
-use crate::{log, metrics};
+use crate::{http, log, metrics};
 
 use self::config::Config;
 use self::kept::Kept;
@@ -69,6 +71,7 @@ use self::main_loop::MainLoop;
 use self::responder::Responder;
 use self::socket::Socket;
 use self::volumes::{Shared, Volumes};
+use self::web::Web;
 
 /// Each volume needs some of them.
 const DESCRIPTORS: u64 = 256 << 10;
@@ -121,7 +124,16 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
 
     let metrics = match inherited.and_then(Kept::metrics) {
         Some(listener) => Some(listener?),
-        None => config.metrics.map(metrics::listen).transpose()?,
+        None => config.metrics.map(|address| http::listen("--metrics", address)).transpose()?,
+    };
+
+    let web = match Web::open(&config, inherited.and_then(Kept::web)) {
+        // Such as a file with the token that is gone: no reason to give the volumes up.
+        Err(failure) if inherited.is_some() => {
+            tracing::warn!(%failure, "the page for operators is not served any more");
+            None
+        }
+        web => web?,
     };
 
     if let Some(kept) = &mut kept {
@@ -155,6 +167,7 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
             socket: &socket,
             listener: &listener,
             metrics: metrics.as_ref(),
+            web: web.as_ref().map(Web::listener),
             arena: engine.arena(),
             configuration: &configuration,
         })?,
@@ -164,6 +177,8 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let seen = Arc::clone(&volumes);
     let metrics = metrics.map(|listener| metrics::serve(listener, move || seen.snapshot(), || true)).transpose();
     let metrics = metrics.map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))?;
+    let web = web.map(|web| web.serve(&volumes)).transpose();
+    let web = web.map_err(|error| Failure::failed(format!("cannot serve the page for operators: {error}")))?;
     let unanswered = server::start(listener, responder::LIMITS, Arc::new(Responder::new(Arc::clone(&volumes))))
         .map_err(|error| Failure::failed(format!("cannot listen at {}: {error}", socket_path.printable())))?;
 
@@ -188,6 +203,9 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
         if let Some(metrics) = &metrics {
             outln!("Metrics: http://{}/metrics", metrics.address());
         }
+        if let Some(web) = &web {
+            outln!("Page for operators: http://{}/", web.address());
+        }
         outln!("End with Ctrl-C or SIGTERM; slackwater ls lists the volumes.");
     }
 
@@ -200,7 +218,7 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     if end != End::Flushed {
         main_loop::end_with_data_left(&volumes, end);
     }
-    drop((listens, metrics));
+    drop((listens, metrics, web));
     if remove_if_empty(&engine, &volumes.shared.left, &arena_path)? {
         outln!("Ended: everything is written back.");
     } else {
@@ -264,6 +282,8 @@ fn config_of(arguments: &DaemonArguments, configuration: &str) -> Result<Config,
     config.cache = arguments.cache.or(config.cache);
     config.arena = arguments.arena.clone().or(config.arena);
     config.metrics = arguments.metrics.or(config.metrics);
+    config.web = arguments.web.or(config.web);
+    config.web_token_file = arguments.web_token_file.clone().or(config.web_token_file);
     arena_file::check_cache_bytes(config.cache)?;
     Ok(config)
 }

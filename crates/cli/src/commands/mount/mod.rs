@@ -40,7 +40,6 @@ use crate::control::server::{self, Unanswered};
 use crate::exit::{Failure, Reason};
 use crate::keeper::client::KeeperClient;
 use crate::keeper::protocol::Part;
-use crate::metrics;
 use crate::object;
 use crate::os::sys::Signals;
 use crate::os::{early_exit, kernel};
@@ -57,6 +56,7 @@ use crate::volume::process::{prepare_process, tunables};
 use crate::volume::session::{Session, Tally};
 use crate::volume::shutdown::End;
 use crate::volume::{endpoints, pressure, rescued};
+use crate::{http, metrics};
 
 use self::background::Departure;
 use self::kept::Keeping;
@@ -132,7 +132,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let acquired = ownership::acquire(&registry, &entry, endpoints.source_fd, arguments.wait, &attach, &say)?;
     let Some(ownership) = acquired else { return Ok(()) };
     // Before anything is written back or mounted, because the port may be in use.
-    let metrics = arguments.metrics.map(metrics::listen).transpose()?;
+    let metrics = arguments.metrics.map(|address| http::listen("--metrics", address)).transpose()?;
     let departure = match arguments.detached {
         true => Some(
             Departure::prepare(&registry.log_file(entry.number()))
@@ -191,7 +191,7 @@ fn serve_until_end(
     mounted: Mounted,
     ownership: Ownership,
     unanswered: &Unanswered,
-    metrics: Option<metrics::Server>,
+    metrics: Option<http::Server>,
     is_detached: bool,
 ) -> Result<(), Failure> {
     let end = main_loop.run(session, &mounted.front_end, is_detached);
@@ -241,7 +241,7 @@ fn end_with_data_left(session: &Session, end: End, unanswered: &Unanswered) -> !
     early_exit::exit_now(reason, session.entry.source.device().as_slice())
 }
 
-fn serve_metrics(listener: TcpListener, session: &Arc<Session>) -> Result<metrics::Server, Failure> {
+fn serve_metrics(listener: TcpListener, session: &Arc<Session>) -> Result<http::Server, Failure> {
     let (session, ready) = (Arc::clone(session), Arc::clone(session));
     metrics::serve(listener, move || session.snapshot(), move || ready.has_engine())
         .map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))
@@ -359,7 +359,7 @@ struct Memory {
     _engine: Engine,
 }
 
-fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, metrics: Option<&metrics::Server>) {
+fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, metrics: Option<&http::Server>) {
     let entry = &session.entry;
     let frames = u64::from(mounted.engine.arena().frames());
     let cache = size::text(frames * slackwater_arena::FRAME_BYTES as u64);

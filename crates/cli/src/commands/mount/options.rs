@@ -11,7 +11,7 @@ use crate::arguments::MountArguments;
 use crate::control::protocol::{Transport, VolumeOptions};
 use crate::exit::Failure;
 use crate::option_values::{
-    parse_duration, parse_follow, parse_metrics, parse_tenant_dontcache, parse_tenant_limit, parse_upload_limit,
+    parse_address, parse_duration, parse_follow, parse_tenant_dontcache, parse_tenant_limit, parse_upload_limit,
 };
 
 /// Options of `mount(8)`, `systemd` and the kernel's own file systems that change nothing here: the first ones are
@@ -139,7 +139,7 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
                 let percent = needed()?.parse().ok().filter(|percent| (1..=100).contains(percent));
                 arguments.dirty_ratio = Some(percent.ok_or_else(|| refused(&"write a percentage from 1 to 100"))?);
             }
-            "metrics" => arguments.metrics = Some(parse_metrics(needed()?).map_err(|error| refused(&error))?),
+            "metrics" => arguments.metrics = Some(parse_address(needed()?).map_err(|error| refused(&error))?),
             "arena" => arguments.arena = Some(PathBuf::from(needed()?)),
             _ if IMPOSSIBLE.contains(&name) => {
                 return Err(refused(&"a mount through a cache cannot support it").advise("mount without it"));

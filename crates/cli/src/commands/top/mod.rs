@@ -18,6 +18,8 @@ mod draw;
 mod groups;
 mod live;
 mod once;
+#[cfg(test)]
+mod picture;
 mod rates;
 mod screen;
 #[cfg(test)]
@@ -29,6 +31,7 @@ use crate::arguments::TopArguments;
 use crate::exit::Failure;
 
 use self::draw::Palette;
+pub(crate) use self::rates::{Snapshot, Watch};
 
 /// Shows or prints the table.
 pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {

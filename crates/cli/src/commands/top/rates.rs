@@ -3,6 +3,7 @@
 //! A volume or tenant that is only in the later sample has no rates yet. Neither has one that was restarted between
 //! them.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -90,6 +91,10 @@ pub(super) struct Volume {
     #[serde(flatten)]
     pub(super) figures: Figures,
     pub(super) open_files: u64,
+    /// Completed writes whose writers are paused now.
+    pub(super) paused_writes: u64,
+    /// Writes that wait for free frames now.
+    pub(super) parked_writes: u64,
     /// Time until an unmount in progress has written everything back, at the recent rate.
     pub(super) eta_ms: Option<u64>,
     /// The recent rate, in bytes per second.
@@ -133,7 +138,7 @@ impl From<Entry> for Process {
 
 /// Everything in one sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Snapshot {
+pub(crate) struct Snapshot {
     pub(super) volumes: Vec<Volume>,
     /// Processes that are alive and do not answer.
     pub(super) silent: Vec<Process>,
@@ -142,6 +147,23 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
+    /// Removes all volumes but those with most unwritten data, and the same with the tenants on each. Returns the number
+    /// of removed volumes.
+    pub(crate) fn keep_fullest(&mut self, volumes_max: usize, tenants_max: usize) -> usize {
+        let removed = self.volumes.len().saturating_sub(volumes_max);
+        if removed > 0 {
+            self.volumes.sort_by_key(|volume| Reverse(volume.figures.held_bytes));
+            self.volumes.truncate(volumes_max);
+        }
+        for volume in &mut self.volumes {
+            // They are sorted.
+            let beyond = volume.tenants.len().saturating_sub(tenants_max);
+            volume.tenants.truncate(tenants_max);
+            volume.more_tenants += beyond as u64;
+        }
+        removed
+    }
+
     /// Each tenant once, on however many volumes of its process it is.
     pub(super) fn tenants(&self) -> impl Iterator<Item = &Tenant> {
         let mut seen = HashSet::new();
@@ -158,7 +180,7 @@ fn key(status: &Status) -> VolumeKey {
 
 /// The sequence of samples.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     before: HashMap<VolumeKey, Answer>,
     /// The rates of unmounts in progress, from when they were first seen.
     going: HashMap<VolumeKey, Rate>,
@@ -166,7 +188,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Computes a snapshot from this sample and the earlier ones.
-    pub(super) fn add(&mut self, look: Survey) -> Snapshot {
+    pub(crate) fn add(&mut self, look: Survey) -> Snapshot {
         let (mut before, mut going) = (HashMap::new(), HashMap::new());
         let mut volumes = Vec::new();
         let mut volumes_of = HashMap::<u32, usize>::new();
@@ -244,6 +266,8 @@ fn volume<'a>(
             oldest_ms: here.filter_map(|figures| figures.oldest_ms).max(),
         },
         open_files: status.open_files,
+        paused_writes: status.writers.paused,
+        parked_writes: status.writers.parked,
         eta_ms: left.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
         recent,
         more_tenants: status.more_tenants,

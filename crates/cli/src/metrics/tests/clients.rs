@@ -10,14 +10,20 @@ use super::page::Page;
 use super::snapshot;
 use crate::control::protocol::Status;
 use crate::exit::Reason;
-use crate::metrics::{Server, listen, serve};
+use crate::http::{self, Server};
+use crate::metrics::serve;
 
 /// Limit for every wait. Nothing takes that long, even on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 fn server() -> Server {
-    serve(listen(ANYWHERE).unwrap(), || snapshot(vec![("/mnt".to_owned(), Status::sample())]), || true).unwrap()
+    serve(
+        http::listen("--metrics", ANYWHERE).unwrap(),
+        || snapshot(vec![("/mnt".to_owned(), Status::sample())]),
+        || true,
+    )
+    .unwrap()
 }
 
 fn connect(server: &Server) -> TcpStream {
@@ -133,7 +139,7 @@ fn a_dropped_server_releases_everything() {
         held.fetch_add(1, Ordering::Relaxed);
         snapshot(vec![("/mnt".to_owned(), Status::sample())])
     };
-    let server = serve(listen(ANYWHERE).unwrap(), count, || false).unwrap();
+    let server = serve(http::listen("--metrics", ANYWHERE).unwrap(), count, || false).unwrap();
     let address = server.address();
     assert!(ask(&server, "GET", "/-/ready").0.contains("503"));
     assert_eq!(alive.load(Ordering::Relaxed), 0, "a probe looks at no volume");
@@ -144,16 +150,16 @@ fn a_dropped_server_releases_everything() {
     assert_eq!(Arc::strong_count(&alive), 1, "no scrape is possible any more");
     assert_eq!(silent.read(&mut [0; 1]).unwrap_or(0), 0);
     assert!(TcpStream::connect(address).is_err());
-    drop(listen(address).unwrap());
+    drop(http::listen("--metrics", address).unwrap());
 }
 
 #[test]
 fn a_port_in_use_and_a_foreign_address_are_reported() {
     let taken = TcpListener::bind(ANYWHERE).unwrap();
-    let failure = listen(taken.local_addr().unwrap()).unwrap_err();
+    let failure = http::listen("--metrics", taken.local_addr().unwrap()).unwrap_err();
     assert_eq!(failure.reason, Reason::Busy);
     assert!(failure.what.contains(&taken.local_addr().unwrap().to_string()), "{failure}");
     // Reserved for documentation; no machine has it.
-    let failure = listen("192.0.2.1:9810".parse().unwrap()).unwrap_err();
+    let failure = http::listen("--metrics", "192.0.2.1:9810".parse().unwrap()).unwrap_err();
     assert!(failure.reason == Reason::Usage && failure.what.contains("192.0.2.1"), "{failure}");
 }

@@ -245,10 +245,16 @@ impl Volumes {
         let mounts = MountTable::now();
         let volumes: Vec<Listed> =
             self.sessions().iter().map(|(name, session)| session.listed(name.as_str(), &mounts)).collect();
-        let Shared { arena, cache_bytes, left, engine, .. } = &self.shared;
-        let left = engine.surviving_volumes().iter().map(|identity| left.source_of(identity)).collect();
+        let Shared { arena, cache_bytes, .. } = &self.shared;
         let kept = self.shared.keeper.as_ref().map(|keeper| keeper.status());
-        List { pid: std::process::id(), arena: arena.clone(), cache_bytes: *cache_bytes, volumes, left, kept }
+        let (pid, left) = (std::process::id(), self.left());
+        List { pid, arena: arena.clone(), cache_bytes: *cache_bytes, volumes, left, kept }
+    }
+
+    /// Sources with data that an earlier daemon left, and that have not been mounted since.
+    pub(super) fn left(&self) -> Vec<String> {
+        let Shared { left, engine, .. } = &self.shared;
+        engine.surviving_volumes().iter().map(|identity| left.source_of(identity)).collect()
     }
 
     /// Sets `is_ending` (D3), then unmounts all volumes at the same time. With `insist`, also those in use. Calls
