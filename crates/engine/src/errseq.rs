@@ -5,22 +5,25 @@
 //! differ. So every observer gets an error exactly once, and a million errors between two checks cost one step.
 //!
 //! ```text
-//!  31                     13  12  11           0
-//! +-------------------------+----+--------------+
-//! |        counter          |seen|  error code  |      0: never an error
-//! +-------------------------+----+--------------+
+//!  31  30                 13  12  11           0
+//! +---+---------------------+----+--------------+
+//! | 0 |       counter       |seen|  error code  |      0: never an error
+//! +---+---------------------+----+--------------+
 //! ```
 //!
+//! Word and cursors can be given to the engine of a later process as numbers ([`ErrSeq::restore`]).
+//!
 //! # Invariants
-//! E1. The counter advances only if the previous error was seen, so it wraps only after 2^19 reported errors.
-//! E2. A cursor taken while the last error is unseen is 0, so that error is still new to its owner.
+//! E1. The counter advances only if the previous error was seen, so it wraps only after 2^18 reported errors.
+//! E2. A cursor taken while the last error is unseen is 0, so that error is still new to its owner. So a cursor is 0 or
+//!     has the seen bit.
 //!
 //! # Memory ordering
 //! The word carries no other data: an observer gets the error from the word itself. So `SeqCst` is not needed. The
 //! compare-and-swap is `AcqRel`, so that the observer also sees what the failing thread did before.
 //!
 //! # Kernel counterpart
-//! `errseq_t`, `lib/errseq.c`; sem. 8.1.
+//! `errseq_t`, `lib/errseq.c`; sem. 8.1. Differs: the counter has one bit less, so that a cursor fits in 30 bits.
 
 use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
 
@@ -29,6 +32,7 @@ use crate::error::ErrorKind;
 const CODE_MASK: u32 = 0xfff;
 const SEEN: u32 = 1 << 12;
 const COUNT_ONE: u32 = 1 << 13;
+const WORD_MASK: u32 = u32::MAX >> 1;
 
 /// The last error of an object, and how many were seen.
 #[derive(Debug, Default)]
@@ -38,6 +42,20 @@ pub struct ErrSeq(AtomicU32);
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct ErrCursor(u32);
 
+impl ErrCursor {
+    /// The cursor as a number below 2^30.
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        self.0 & CODE_MASK | self.0 >> 13 << 12
+    }
+
+    /// The cursor with this number.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        if bits == 0 { Self(0) } else { Self((bits & CODE_MASK | SEEN | bits >> 12 << 13) & WORD_MASK) }
+    }
+}
+
 impl ErrSeq {
     /// A word without an error.
     pub fn new() -> Self {
@@ -46,20 +64,29 @@ impl ErrSeq {
 
     /// Records an error.
     pub fn set(&self, error: ErrorKind) {
+        self.change(|old| with_error(old, error.code()));
+    }
+
+    fn change(&self, new: impl Fn(u32) -> u32) {
         let mut old = self.0.load(Ordering::Relaxed);
-        loop {
-            let mut new = (old & !(CODE_MASK | SEEN)) | u32::from(error.code());
-            if old & SEEN != 0 {
-                new = new.wrapping_add(COUNT_ONE);
-            }
-            if new == old {
-                return;
-            }
-            match self.0.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+        while new(old) != old {
+            match self.0.compare_exchange_weak(old, new(old), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
             }
         }
+    }
+
+    /// The word as a number. 0: there was no error.
+    pub fn to_bits(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Continues after `bits`, the word of an earlier process. An error that was set before this call counts as set
+    /// after those.
+    pub fn restore(&self, bits: u32) {
+        let bits = bits & WORD_MASK;
+        self.change(|own| if own == 0 || bits == 0 { own | bits } else { with_error(bits, (own & CODE_MASK) as u16) });
     }
 
     /// A cursor for a new observer. Every later error is new to it, and so is the last one if no observer saw it yet.
@@ -88,6 +115,12 @@ impl ErrSeq {
         since.0 = seen;
         Some(kind_of(word))
     }
+}
+
+/// The word after one more error.
+fn with_error(word: u32, code: u16) -> u32 {
+    let new = (word & !(CODE_MASK | SEEN)) | u32::from(code);
+    if word & SEEN == 0 { new } else { new.wrapping_add(COUNT_ONE) & WORD_MASK }
 }
 
 fn kind_of(word: u32) -> ErrorKind {
@@ -133,5 +166,51 @@ mod tests {
         word.set(ErrorKind::NoSpace);
         let mut cursor = ErrCursor::default();
         assert_eq!(word.check_and_advance(&mut cursor), Some(ErrorKind::NoSpace), "the last one wins");
+    }
+
+    #[test]
+    fn the_next_process_reports_what_is_new_to_each_observer_and_nothing_else() {
+        let word = ErrSeq::new();
+        let (mut seer, mut other) = (word.sample(), word.sample());
+        for round in 0..3 {
+            word.set(ErrorKind::NoSpace);
+            assert_eq!(word.check_and_advance(&mut seer), Some(ErrorKind::NoSpace), "round {round}");
+        }
+        let next = ErrSeq::new();
+        next.restore(word.to_bits());
+        let mut seen = ErrCursor::from_bits(seer.to_bits());
+        let mut unseen = ErrCursor::from_bits(other.to_bits());
+        assert_eq!((seen, unseen), (seer, other));
+        assert_eq!(next.check_and_advance(&mut seen), None);
+        assert_eq!(next.check_and_advance(&mut unseen), Some(ErrorKind::NoSpace));
+        assert_eq!(word.check_and_advance(&mut other), Some(ErrorKind::NoSpace));
+        assert_eq!(next.check(next.sample()), None);
+    }
+
+    #[test]
+    fn an_error_before_the_restoration_is_new_to_all() {
+        for seen in [false, true] {
+            let word = ErrSeq::new();
+            let mut cursor = word.sample();
+            word.set(ErrorKind::Io);
+            if seen {
+                word.check_and_advance(&mut cursor);
+            }
+            let next = ErrSeq::new();
+            next.set(ErrorKind::Io);
+            next.restore(word.to_bits());
+            assert_eq!(next.check(cursor), Some(ErrorKind::Io), "seen before: {seen}");
+            assert_eq!(next.check(next.sample()), Some(ErrorKind::Io), "seen before: {seen}");
+        }
+    }
+
+    #[test]
+    fn every_cursor_is_a_number_of_thirty_bits() {
+        let last = ErrSeq(AtomicU32::new(WORD_MASK));
+        let cursor = last.sample();
+        assert!(cursor.to_bits() < 1 << 30);
+        assert_eq!((ErrCursor::from_bits(cursor.to_bits()), ErrCursor::from_bits(0)), (cursor, ErrCursor::default()));
+        last.set(ErrorKind::Io);
+        assert_eq!(last.to_bits(), u32::from(ErrorKind::Io.code()), "the counter wraps");
     }
 }

@@ -1,10 +1,10 @@
 //! P2: a failed write-back reaches every open description once, and its data is kept and retried.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use slackwater::backend::Call;
-use slackwater::{ErrorKind, FileError, Tunables, UmountOptions};
+use slackwater::{ErrCursor, ErrorKind, File, FileError, Tunables, UmountOptions};
 use slackwater_backends::Rule;
 
 use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, eventually, limits, pattern, read_all, spawn, within};
@@ -31,6 +31,35 @@ fn p02_a_failed_write_back_reaches_every_open_description_once() {
         file.fsync().unwrap();
     }
     assert_same(&rig.durable("a").unwrap(), &[1; 9000], "a");
+}
+
+#[test]
+fn p02_a_front_end_takes_the_errors_of_descriptions_to_another_process() {
+    let rig = Rig::by_hand();
+    let (seer, other) = (rig.create("a"), rig.open("a"));
+    let failed = Arc::new(Mutex::new(Vec::new()));
+    let notified = Arc::clone(&failed);
+    rig.volume.on_write_error(move |inode| notified.lock().unwrap().push(inode));
+    seer.write_at(0, &[1; 9000]).unwrap();
+    assert_eq!(seer.inode().error_bits(), 0);
+    let rule = rig.disk.faults.add(Rule::fail(ErrorKind::Io).on("write"));
+    rig.flush_without_waiting();
+    assert!(failed.lock().unwrap().contains(&seer.inode().id()));
+    assert_eq!(seer.take_write_error(), Some(ErrorKind::Io));
+    let (bits, cursors) = (seer.inode().error_bits(), [&seer, &other].map(|file| file.error_cursor().to_bits()));
+    rig.disk.faults.remove(rule);
+    // Another inode without errors stands for the same one in another process.
+    let (seer, other) = (rig.create("b"), rig.open("b"));
+    seer.inode().restore_errors(bits);
+    for (file, cursor) in [&seer, &other].into_iter().zip(cursors) {
+        file.restore_error_cursor(ErrCursor::from_bits(cursor));
+    }
+    let errors = [&seer, &other, &rig.open("b")].map(File::take_write_error);
+    assert_eq!(errors, [None, Some(ErrorKind::Io), None]);
+    // A cursor without errors means nothing.
+    let fresh = rig.create("c");
+    fresh.restore_error_cursor(ErrCursor::from_bits(cursors[0]));
+    assert_eq!((fresh.peek_write_error(), fresh.error_cursor()), (None, ErrCursor::default()));
 }
 
 #[test]

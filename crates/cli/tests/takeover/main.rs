@@ -9,6 +9,7 @@ mod by_descriptor;
 mod commands;
 mod daemons;
 mod ends;
+mod errors;
 mod inherited;
 mod kept;
 mod load;

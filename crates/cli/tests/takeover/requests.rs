@@ -265,7 +265,7 @@ fn content(mount: &Path, number: u32) -> io::Result<Vec<u8>> {
 }
 
 /// A kept mount whose server dies where the test says.
-struct Rig {
+pub(super) struct Rig {
     scratch: Scratch,
     _mount: Mount,
     source: PathBuf,
@@ -274,7 +274,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn of(scratch: Scratch, source: PathBuf, mountpoint: PathBuf) -> Self {
+    pub(super) fn of(scratch: Scratch, source: PathBuf, mountpoint: PathBuf) -> Self {
         let orders = scratch.path.join("die-at");
         fs::write(&orders, "").unwrap();
         let (arena, cache) = (scratch.arena("kept"), "32MiB");
@@ -285,7 +285,7 @@ impl Rig {
     }
 
     /// Makes a call, which succeeds, while servers die at a point of it. Returns whether they did.
-    fn dies(
+    pub(super) fn dies(
         &self,
         what: &str,
         order: &str,
@@ -313,6 +313,10 @@ impl Rig {
         });
         fs::write(&self.orders, "").unwrap();
         has_died
+    }
+
+    pub(super) fn umount(&self) {
+        self.scratch.umount(&self.mountpoint);
     }
 }
 
@@ -377,7 +381,7 @@ fn kill_each_request(rig: &Rig) {
             deaths += times;
         }
     }
-    rig.scratch.umount(&rig.mountpoint);
+    rig.umount();
     println!("{deaths} deaths");
     let names = fs::read_dir(&rig.source).unwrap().map(|entry| entry.unwrap().file_name());
     let aside: Vec<_> = names.filter(|name| name.to_string_lossy().contains("conflict")).collect();

@@ -8,6 +8,7 @@ use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::SyncScope;
 use crate::error::FileError;
+use crate::errseq::ErrCursor;
 use crate::file::File;
 use crate::inode::Inode;
 use crate::writeback::sync::{last_error, sync_inode, write_and_wait};
@@ -62,6 +63,19 @@ impl File {
     /// this, because its result may reach no program (exit, `dup2`).
     pub fn peek_write_error(&self) -> Option<crate::error::ErrorKind> {
         self.inode.errseq.check(*self.wb_err.lock())
+    }
+
+    /// Which write-back errors were reported through this description.
+    pub fn error_cursor(&self) -> ErrCursor {
+        *self.wb_err.lock()
+    }
+
+    /// Continues after the errors that the same description has reported in an earlier process. Those of the inode are
+    /// [restored](crate::Inode::restore_errors) first; if it has none, the cursor means nothing.
+    pub fn restore_error_cursor(&self, cursor: ErrCursor) {
+        if self.inode.error_bits() != 0 {
+            *self.wb_err.lock() = cursor;
+        }
     }
 
     /// A write-back error not yet reported through this description. It counts as reported afterwards.

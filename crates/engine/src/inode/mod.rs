@@ -19,11 +19,13 @@
 //! # Kernel counterpart
 //! `struct inode`; sem. 1.2.
 
+mod errors;
 mod openers;
 mod owner;
 mod record;
 mod reported;
 
+pub(crate) use errors::OnWriteError;
 pub(crate) use openers::{Openers, too_many};
 pub(crate) use record::{DOOMED, NAMELESS, REMOVING};
 pub(crate) use reported::{Change, Changes};

@@ -49,14 +49,14 @@ use slackwater_arena::{ShortBytes, VolumeRecord, VolumeSlot};
 use slackwater_sync::InFlight;
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use slackwater_sync::shim::{Arc, Weak};
+use slackwater_sync::shim::{Arc, OnceLock, Weak};
 
 use crate::backend::{Backend, Call, Found, call_and_wait};
 use crate::cgroup::{HeldCount, Hold, Memcg};
 use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, FileError, MountError};
 use crate::errseq::ErrSeq;
-use crate::inode::{Changes, Inode, InodeRef, too_many};
+use crate::inode::{Changes, Inode, InodeRef, OnWriteError, too_many};
 use crate::lock_order::{INODE_HASH, LEAVES, RELEASING};
 use crate::shrink::ShrinkerRegistration;
 use crate::super_block::idle_nodes::IdleNodes;
@@ -95,6 +95,8 @@ pub struct SuperBlock {
     /// Unmounted, but its record in the arena is not yet freed.
     release_pending: Mutex<bool>,
     errseq: ErrSeq,
+    /// Set by a front end that outlives its process.
+    pub(crate) on_write_error: OnceLock<Box<OnWriteError>>,
     write_failures: AtomicU64,
     progress_at_ns: AtomicU64,
     pub(crate) open_files: AtomicU32,
@@ -170,6 +172,7 @@ impl SuperBlock {
             is_evicted: AtomicBool::new(false),
             release_pending: Mutex::new(LEAVES, false),
             errseq: ErrSeq::new(),
+            on_write_error: OnceLock::new(),
             write_failures: AtomicU64::new(0),
             progress_at_ns: AtomicU64::new(engine.clock.now().0),
             open_files: AtomicU32::new(0),

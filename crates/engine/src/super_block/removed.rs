@@ -56,7 +56,7 @@ impl SuperBlock {
         }
         drop(removed);
         if self.is_removed_by_others(inode) {
-            inode.errseq.set(ErrorKind::Stale);
+            inode.latch_error(ErrorKind::Stale);
             self.note_failure(ErrorKind::Stale);
             inode.write_failures.fetch_add(1, Ordering::AcqRel);
         }

@@ -389,7 +389,7 @@ impl Ended {
 
 /// Latches the error of a failed attempt for every later observer (P2).
 pub(crate) fn note_failure(inode: &Inode, kind: ErrorKind) {
-    inode.errseq.set(kind);
+    inode.latch_error(kind);
     tracing::trace!(target: "slackwater::writeback", volume = inode.super_block().name(), ino = inode.id().ino, %kind,
         errseq = ?inode.errseq, "filemap_set_wb_err");
     inode.super_block().note_failure(kind);

@@ -48,6 +48,7 @@ impl MountedVolume {
         }
         let keeping = Keeping::new(record, keeper, if keeps_nodes { nodes_max } else { 0 });
         let volume = Volume::new(&sb, tenancy, options, Some(keeping))?;
+        volume.register_error_hook();
         let started = match device {
             Some(device) => {
                 let started = start::take_over(pool, &volume, options, device, &files, nodes);

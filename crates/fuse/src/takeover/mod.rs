@@ -15,8 +15,13 @@
 //! # Requests
 //! The kernel sends every request again that was read and not answered ([`Notifier::resend`](crate::Notifier::resend)).
 //! Such a request may have been carried out; `volume::repeated` decides that by the record.
+//!
+//! # Errors
+//! An error of write-back that an open file has not reported yet is reported by the new process (`volume::reported`).
 
 mod death;
+mod entries;
+mod errors;
 mod record;
 mod word;
 
@@ -31,7 +36,7 @@ use slackwater_sync::shim::{Arc, OnceLock};
 use crate::abi::UNIQUE_RESEND;
 
 pub(crate) use death::{Point, pass};
-pub(crate) use record::{ChangeRecord, HandleRecord, Outcome};
+pub(crate) use entries::{ChangeRecord, HandleRecord, Outcome};
 pub use record::{MountRecord, RecordError};
 pub(crate) use word::Word;
 

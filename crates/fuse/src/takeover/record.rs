@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! 64-bit words: a header, then [`HANDLES_MAX`] entries for handles and [`CHANGES_MAX`] for changes in progress, each of
-//! four words. Memory is allocated as entries are used.
+//! four words, then the table of errors ([`errors`](super::errors)). Memory is allocated as entries are used.
 //!
 //! # Invariants
 //! M1. An entry is valid if its first word says so. That word is stored last when an entry is made, and first when it
@@ -10,7 +10,9 @@
 //!     all.
 //! M2. A number of a handle consists of the entry's index and a generation, which grows with each use of the entry. A
 //!     RELEASE that is repeated after the entry was used again therefore closes nothing.
-//! M3. A change has an entry from before it is carried out until the kernel has the reply. Its outcome is stored before
+//! M3. The cursor of a handle, which says which errors it has reported, is in the first word of its entry. So it ends
+//!     with the entry, and one that comes later than the end changes nothing.
+//! M4. A change has an entry from before it is carried out until the kernel has the reply. Its outcome is stored before
 //!     the reply is sent.
 //!
 //! # Memory ordering
@@ -22,10 +24,13 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
+use slackwater::ErrCursor;
 
 use crate::abi::UNIQUE_RESEND;
 use crate::negotiate::Negotiated;
 use crate::sys::SharedWords;
+use crate::takeover::entries::{ChangeRecord, HandleRecord, Outcome};
+use crate::takeover::errors::ERRORS_WORDS;
 use crate::takeover::word::Word;
 
 /// "slackwat" as a number.
@@ -41,10 +46,13 @@ const CHANGES_MAX: usize = 1 << 14;
 /// Entries that are looked at for one change.
 const PROBES: usize = 32;
 const CHANGES_AT: usize = HEADER_WORDS + HANDLES_MAX * ENTRY_WORDS;
-const WORDS: usize = CHANGES_AT + CHANGES_MAX * ENTRY_WORDS;
+pub(super) const ERRORS_AT: usize = CHANGES_AT + CHANGES_MAX * ENTRY_WORDS;
+const WORDS: usize = ERRORS_AT + ERRORS_WORDS;
 const BYTES: u64 = (WORDS * size_of::<u64>()) as u64;
 
-/// Kinds of a handle, in the low half of its first word; the generation is in the high half.
+/// The first word of a handle is its generation (32 bits), its cursor (30) and its kind (2).
+const KIND_BITS: u32 = 2;
+/// Kinds of a handle.
 const CLOSED: u64 = 0;
 const OPEN_FILE: u64 = 1;
 const OPEN_DIRECTORY: u64 = 2;
@@ -89,70 +97,9 @@ pub struct MountRecord {
     words: SharedWords,
 }
 
-/// An open handle.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) struct HandleRecord {
-    pub(crate) is_directory: bool,
-    pub(crate) node: u64,
-    /// Flags of the open.
-    pub(crate) flags: u32,
-    /// Flags of the reply.
-    pub(crate) open_flags: u32,
-    /// The request that opened it.
-    pub(crate) unique: u64,
-}
-
-/// The outcome of a change that was carried out.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Outcome {
-    Failed(Errno),
-    Done,
-    /// An entry with this node.
-    Entry(u64),
-    /// The node's attributes.
-    Attr,
-    Written(u32),
-}
-
-impl Outcome {
-    fn to_word(self) -> u64 {
-        let (tag, value) = match self {
-            Self::Failed(errno) => (1, u64::from(errno.raw_os_error().cast_unsigned())),
-            Self::Done => (2, 0),
-            Self::Entry(_) => (3, 0),
-            Self::Attr => (4, 0),
-            Self::Written(bytes) => (5, bytes.into()),
-        };
-        tag << 32 | value
-    }
-
-    fn of_words(word: u64, node: u64) -> Option<Self> {
-        let value = word as u32;
-        match word >> 32 {
-            1 => Some(Self::Failed(Errno::from_raw_os_error(value.cast_signed()))),
-            2 => Some(Self::Done),
-            3 => Some(Self::Entry(node)),
-            4 => Some(Self::Attr),
-            5 => Some(Self::Written(value)),
-            _ => None,
-        }
-    }
-}
-
-/// A change that an earlier process began.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) struct ChangeRecord {
-    /// By the clock of files.
-    pub(crate) begun_ns: u64,
-    /// See [`begin_change`](MountRecord::begin_change).
-    pub(crate) number_before: u64,
-    /// `None` if it may have been carried out in part, whole or not at all.
-    pub(crate) outcome: Option<Outcome>,
-}
-
 impl MountRecord {
     /// Number of the format, which changes when an earlier program could not read it.
-    pub const FORMAT: u32 = 2;
+    pub const FORMAT: u32 = 3;
 
     /// An empty record.
     ///
@@ -199,15 +146,15 @@ impl MountRecord {
         self.file.as_fd()
     }
 
-    fn word(&self, at: usize) -> &Word {
+    pub(super) fn word(&self, at: usize) -> &Word {
         &self.words.words()[at]
     }
 
-    fn get(&self, at: usize) -> u64 {
+    pub(super) fn get(&self, at: usize) -> u64 {
         self.word(at).get()
     }
 
-    fn set(&self, at: usize, value: u64) {
+    pub(super) fn set(&self, at: usize, value: u64) {
         self.word(at).set(value);
     }
 
@@ -268,7 +215,14 @@ impl MountRecord {
         self.set(at + 2, u64::from(handle.open_flags) << 32 | u64::from(handle.flags));
         self.set(at + 3, handle.unique & !UNIQUE_RESEND);
         let kind = if handle.is_directory { OPEN_DIRECTORY } else { OPEN_FILE };
-        self.set(at, generation << 32 | kind);
+        self.set(at, generation << 32 | u64::from(handle.cursor.to_bits()) << KIND_BITS | kind);
+    }
+
+    /// Records that an open file has reported errors (M3).
+    pub(crate) fn move_cursor(&self, number: u64, cursor: ErrCursor) {
+        let Some((at, generation)) = entry_of(number) else { return };
+        let new = generation << 32 | u64::from(cursor.to_bits()) << KIND_BITS | OPEN_FILE;
+        self.word(at).change(|word| (word >> 32 == generation && kind_of(word) == OPEN_FILE).then_some(new));
     }
 
     /// Records that a handle is closed.
@@ -280,24 +234,25 @@ impl MountRecord {
 
     /// The handles that an earlier process had open, by their numbers.
     pub(crate) fn handles(&self) -> impl Iterator<Item = (u64, HandleRecord)> {
-        self.used().filter_map(|(index, generation, kind)| {
+        self.used().filter_map(|(index, generation, state)| {
             let at = HEADER_WORDS + index * ENTRY_WORDS;
             let flags = self.get(at + 2);
             let handle = HandleRecord {
-                is_directory: kind == OPEN_DIRECTORY,
+                is_directory: kind_of(state) == OPEN_DIRECTORY,
                 node: self.get(at + 1),
                 flags: flags as u32,
                 open_flags: (flags >> 32) as u32,
                 unique: self.get(at + 3),
+                cursor: ErrCursor::from_bits((state >> KIND_BITS) as u32),
             };
-            (kind != CLOSED).then_some((u64::from(generation) << 32 | index as u64, handle))
+            (kind_of(state) != CLOSED).then_some((u64::from(generation) << 32 | index as u64, handle))
         })
     }
 
-    /// Index and last generation of each entry that was ever used, and whether its handle is open. The first never used entry of a row of
-    /// [`HANDLE_ROW`] ends the search in it: the table of handles takes the lowest free index of its shard.
+    /// Index and last generation of each entry that was ever used, and whether its handle is open. The search ends at the
+    /// first row of [`HANDLE_ROW`] never used entries: the table of handles takes the lowest free index of its shard.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (usize, u32, bool)> {
-        self.used().map(|(index, generation, kind)| (index, generation, kind != CLOSED))
+        self.used().map(|(index, generation, state)| (index, generation, kind_of(state) != CLOSED))
     }
 
     fn used(&self) -> impl Iterator<Item = (usize, u32, u64)> {
@@ -381,6 +336,10 @@ impl std::fmt::Debug for MountRecord {
     }
 }
 
+fn kind_of(word: u64) -> u64 {
+    word & ((1 << KIND_BITS) - 1)
+}
+
 /// Entries of handles that are searched at once.
 const HANDLE_ROW: usize = 1 << 10;
 /// The first word of an entry that is being made.
@@ -409,14 +368,21 @@ mod tests {
     #[test]
     fn the_next_process_finds_open_handles_and_not_closed_ones() {
         let record = MountRecord::create().unwrap();
-        let handle = |node| HandleRecord { is_directory: node == 7, node, flags: 2, open_flags: 5, unique: 40 + node };
+        let cursor = ErrCursor::from_bits((1 << 30) - 1);
+        let handle = |node| {
+            let (is_directory, unique) = (node == 7, 40 + node);
+            HandleRecord { is_directory, node, flags: 2, open_flags: 5, unique, cursor: ErrCursor::default() }
+        };
         let number = |index: u64, generation: u64| generation << 32 | index;
         record.open_handle(number(0, 1), &handle(6));
         record.open_handle(number(3, 4), &handle(7));
         record.open_handle(number(5, 1), &handle(8));
         record.close_handle(number(5, 1));
+        // A handle that is closed, or whose entry has another one now, gets no cursor.
+        [number(0, 1), number(0, 0), number(5, 1)].iter().for_each(|number| record.move_cursor(*number, cursor));
         let next = reopened(&record);
-        assert_eq!(next.handles().collect::<Vec<_>>(), [(number(0, 1), handle(6)), (number(3, 4), handle(7))]);
+        let file = HandleRecord { cursor, ..handle(6) };
+        assert_eq!(next.handles().collect::<Vec<_>>(), [(number(0, 1), file), (number(3, 4), handle(7))]);
         assert_eq!(next.entries().collect::<Vec<_>>(), [(0, 1, true), (3, 4, true), (5, 1, false)]);
     }
 
@@ -458,6 +424,7 @@ mod tests {
             Outcome::Entry(u64::MAX - 1),
             Outcome::Attr,
             Outcome::Written(1 << 20),
+            Outcome::Reported(Errno::IO),
         ];
         let record = MountRecord::create().unwrap();
         for (unique, outcome) in (2..).step_by(2).zip(outcomes) {

@@ -27,6 +27,12 @@ impl Word {
         self.0.fetch_add(1, Ordering::AcqRel)
     }
 
+    /// Changes it to the value that `new` makes of its own, unless that is `None`.
+    pub(crate) fn change(&self, new: impl FnMut(u64) -> Option<u64>) {
+        // The caller has no use for the value before.
+        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, new);
+    }
+
     /// Changes 0 to `value`. Returns false if it was not 0.
     pub(crate) fn take(&self, value: u64) -> bool {
         self.0.compare_exchange(0, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()

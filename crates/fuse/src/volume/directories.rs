@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 
 use rustix::io::Errno;
 use slackwater::backend::NodeKind;
-use slackwater::{InodeRef, NamedInode};
+use slackwater::{ErrCursor, InodeRef, NamedInode};
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
@@ -80,7 +80,8 @@ impl Volume {
             return Err(Errno::NOTDIR.into());
         }
         let directory = OpenDirectory::new(Arc::clone(node));
-        let record = HandleRecord { is_directory: true, node: node.id(), flags: 0, open_flags: 0, unique };
+        let cursor = ErrCursor::default();
+        let record = HandleRecord { is_directory: true, node: node.id(), flags: 0, open_flags: 0, unique, cursor };
         Ok(Answer::Opened(self.handles.add(Handle::Directory(Arc::new(directory)), &record), 0))
     }
 

@@ -167,7 +167,8 @@ impl Volume {
                 }
             }
             Operation::Fsync(args) => {
-                self.serve(cx, header, change, reply, move |volume| volume.fsync(&*volume.open_file(args.fh)?, &args));
+                let unique = header.unique;
+                self.serve(cx, header, change, reply, move |volume| volume.fsync(&args, unique));
             }
             Operation::Fallocate(args) => {
                 let requester = *header;

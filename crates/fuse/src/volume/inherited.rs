@@ -40,10 +40,11 @@ impl Volume {
         let nameless: Vec<_> = nameless.collect();
         let mut unneeded: Vec<_> =
             nodes.into_iter().filter_map(|(number, found)| self.nodes.inherit(number, found)).collect();
+        self.inherit_errors(keeping);
         let mut opened = HashMap::new();
         for (number, record) in keeping.record.handles() {
             opened.insert(record.unique, (number, record.open_flags));
-            let handle = self.open_again(keeping, &record).unwrap_or_else(|Failure(errno)| {
+            let handle = self.open_again(keeping, number, &record).unwrap_or_else(|Failure(errno)| {
                 tracing::warn!(node = record.node, %errno, "a file that a program has open cannot be found any more");
                 Handle::Lost
             });
@@ -57,7 +58,7 @@ impl Volume {
             }
         }
         // A node without a name exists from now on only while it is open.
-        let is_gone = |number: &u64| self.nodes.get(*number).is_none() && self.nodes.forget(*number, 1);
+        let is_gone = |number: &u64| self.nodes.get(*number).is_none() && self.nodes.forget(*number, 1).is_kept;
         unneeded.extend(nameless.into_iter().filter(is_gone));
         if !numbers.is_empty() {
             keeping.keeper.release_nodes(&unneeded);
@@ -69,12 +70,15 @@ impl Volume {
         let _ = keeping.inherited.set(opened);
     }
 
-    fn open_again(&self, keeping: &Arc<Keeping>, record: &HandleRecord) -> Result<Handle, Failure> {
+    fn open_again(&self, keeping: &Arc<Keeping>, number: u64, record: &HandleRecord) -> Result<Handle, Failure> {
         let node = self.nodes.get(record.node).map_or_else(|| self.find_again(record.node), Ok)?;
         if record.is_directory {
             return Ok(Handle::Directory(Arc::new(OpenDirectory::new(node))));
         }
         let file = File::open_for(&node.inode, self.sb.root_memcg())?;
+        file.restore_error_cursor(record.cursor);
+        self.record_errors(keeping, &node);
+        keeping.record.move_cursor(number, file.error_cursor());
         let flags = OFlags::from_bits_retain(record.flags);
         let open = OpenFile::new(&node, file, flags, Some(keeping));
         if node.kernel_pages.can_be_mapped() {
@@ -95,7 +99,7 @@ impl Volume {
         }
     }
 
-    fn find_again(&self, number: u64) -> Result<Arc<Node>, Failure> {
+    pub(super) fn find_again(&self, number: u64) -> Result<Arc<Node>, Failure> {
         let stale = |kind| if kind == ErrorKind::NotFound { Errno::STALE } else { errno::of(kind) };
         let handle = match self.keeping.as_ref().is_some_and(|keeping| keeping.keeps_nodes()) {
             true => match self.nodes.inherited(number) {

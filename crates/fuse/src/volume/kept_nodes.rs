@@ -84,17 +84,26 @@ impl Volume {
 
     /// FORGET of one node, whose lookups are not told to the kernel after all.
     pub(super) fn forget(&self, number: u64, lookups: u64) {
-        if self.nodes.forget(number, lookups)
+        if self.forget_node(number, lookups)
             && let Some(keeping) = &self.keeping
         {
             keeping.keeper.release_nodes(&[number]);
         }
     }
 
+    /// Returns whether the keeper has a descriptor that nothing needs any more.
+    fn forget_node(&self, number: u64, lookups: u64) -> bool {
+        let left = self.nodes.forget(number, lookups);
+        if left.has_errors {
+            self.forget_errors(number);
+        }
+        left.is_kept
+    }
+
     /// FORGET and BATCH_FORGET.
     pub(super) fn forget_all(&self, forgets: Forgets<'_>) {
         let released: Vec<_> =
-            forgets.filter(|(node, lookups)| self.nodes.forget(*node, *lookups)).map(|(node, _)| node).collect();
+            forgets.filter(|(node, lookups)| self.forget_node(*node, *lookups)).map(|(node, _)| node).collect();
         if let Some(keeping) = self.keeping.as_ref().filter(|_| !released.is_empty()) {
             keeping.keeper.release_nodes(&released);
         }

@@ -8,6 +8,7 @@
 //! | 8 | `CALLER` | a waiting caller; a parked write copies its bytes to the cache under it |
 //! | 10 | `WRITING` | a `write` beside mapped pages; bytes are copied to the cache under it, those of parked writes too |
 //! | 76 | `TENANCY` | the table of tenants; a tenant is created in the engine under it |
+//! | 77 | `RECORDING_ERRORS` | the errors in the record of a kept mount; the table of nodes is asked under it |
 //! | 78 | `WORKER` | the queue of parked writes; the due time of the first held reply is read under it |
 //! | 79 | `KEPT_NODES` | the nodes that the keeper has; the table of nodes is asked under it |
 //! | 80 | `LEAF` | tables of nodes and handles, queues: nothing is taken under them except the next |
@@ -21,6 +22,7 @@ pub(crate) const DIRECTORY: Rank = Rank::new(6, "OPEN_DIRECTORY");
 pub(crate) const CALLER: Rank = Rank::new(8, "CALLER");
 pub(crate) const WRITING: Rank = Rank::new(10, "WRITING");
 pub(crate) const TENANCY: Rank = Rank::new(76, "TENANCY");
+pub(crate) const RECORDING_ERRORS: Rank = Rank::new(77, "RECORDING_ERRORS");
 pub(crate) const WORKER: Rank = Rank::new(78, "WORKER");
 pub(crate) const KEPT_NODES: Rank = Rank::new(79, "KEPT_NODES");
 pub(crate) const LEAF: Rank = Rank::new(80, "volume leaf");

@@ -43,6 +43,7 @@ mod read_buffer;
 mod reads;
 mod removed;
 mod repeated;
+mod reported;
 mod worker;
 mod writes;
 mod xattrs;
@@ -61,7 +62,7 @@ use crate::takeover::Keeping;
 use crate::tenancy::Tenancy;
 use blocking::Backlog;
 use handles::Handles;
-use lock_order::{KEPT_NODES, LEAF};
+use lock_order::{KEPT_NODES, LEAF, RECORDING_ERRORS};
 use nodes::Nodes;
 use worker::Worker;
 
@@ -93,6 +94,8 @@ pub(crate) struct Volume {
     keeping: Option<Arc<Keeping>>,
     /// Numbers of the nodes of which the keeper has a descriptor, the oldest first. Those of some forgotten nodes too.
     kept_nodes: Mutex<VecDeque<u64>>,
+    /// E1 of [`reported`].
+    recording_errors: Mutex<()>,
     /// Nodes of an earlier process whose pages the kernel is to drop, before there is a notifier.
     nodes_to_invalidate: Mutex<Vec<u64>>,
 }
@@ -123,6 +126,7 @@ impl Volume {
             is_coherent: AtomicBool::new(false),
             keeping,
             kept_nodes: Mutex::new(KEPT_NODES, VecDeque::new()),
+            recording_errors: Mutex::new(RECORDING_ERRORS, ()),
             nodes_to_invalidate: Mutex::new(LEAF, Vec::new()),
         }))
     }

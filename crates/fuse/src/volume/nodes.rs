@@ -66,6 +66,8 @@ pub(super) struct Node {
     pub(super) opened: AtomicU32,
     /// Whether the keeper has a descriptor of it (R1 of `removed`, N1 of `kept_nodes`).
     pub(super) is_kept: AtomicBool,
+    /// Whether its errors may be in the record of a kept mount (E3 of `reported`).
+    pub(super) has_errors: AtomicBool,
     /// Number of parked writes; later ones queue behind them.
     pub(super) parked: AtomicU32,
     /// Truncated to zero and not yet written back: the next data replaces what the backend has.
@@ -89,6 +91,7 @@ impl Node {
             may_have_old_pages: AtomicBool::new(false),
             opened: AtomicU32::new(0),
             is_kept: AtomicBool::new(false),
+            has_errors: AtomicBool::new(false),
             parked: AtomicU32::new(0),
             emptied: AtomicBool::new(false),
             dontcache: DontcacheState::unknown(),
@@ -114,6 +117,15 @@ impl Node {
     pub(super) fn generation(&self) -> u32 {
         self.generation
     }
+}
+
+/// Traces of a node that the kernel has forgotten, which nothing needs any more.
+#[derive(Copy, Clone, Default)]
+pub(super) struct Left {
+    /// The keeper has a descriptor of it (N1 of `kept_nodes`).
+    pub(super) is_kept: bool,
+    /// Its errors may be in the record of the mount (E3 of `reported`).
+    pub(super) has_errors: bool,
 }
 
 /// Where an inode's node is in the table.
@@ -272,23 +284,23 @@ impl Nodes {
         number.map_or_else(|| (counted(), self.generation), |number| (number, BACKEND_GENERATION))
     }
 
-    /// FORGET: the kernel returns lookups. Returns whether the keeper has a descriptor of the node that nothing needs
-    /// any more (N1 of `kept_nodes`).
-    pub(super) fn forget(&self, id: u64, lookups: u64) -> bool {
+    /// FORGET: the kernel returns lookups. Returns what the keeper and the record of the mount have of a node that
+    /// nothing needs any more.
+    pub(super) fn forget(&self, id: u64, lookups: u64) -> Left {
         if id == ROOT_ID {
-            return false;
+            return Left::default();
         }
         let forgotten = {
             let mut shard = self.shard(id).write();
             let Some(node) = shard.by_id.get(&id) else {
                 let inherited = shard.inherited.forget(id);
                 drop(shard);
-                return inherited.is_some();
+                return Left { is_kept: inherited.is_some(), has_errors: false };
             };
             let left = node.lookups.load(Ordering::Relaxed).saturating_sub(lookups);
             node.lookups.store(left, Ordering::Relaxed);
             if left != 0 {
-                return false;
+                return Left::default();
             }
             let hash = self.hash(node.inode.id());
             self.count.fetch_sub(1, Ordering::Relaxed);
@@ -298,9 +310,13 @@ impl Nodes {
         };
         let keeps_nodes = self.keeping.as_ref().is_some_and(|keeping| keeping.keeps_nodes());
         let is_kept = |(node, _): &(Arc<Node>, _)| keeps_nodes && node.is_kept.swap(false, Ordering::AcqRel);
-        let is_released = forgotten.as_ref().is_some_and(is_kept);
+        let has_errors = |(node, _): &(Arc<Node>, _)| node.has_errors.load(Ordering::Acquire);
+        let left = Left {
+            is_kept: forgotten.as_ref().is_some_and(is_kept),
+            has_errors: forgotten.as_ref().is_some_and(has_errors),
+        };
         drop(forgotten); // may be the last reference to the inode, which drops pages
-        is_released
+        left
     }
 
     /// Whether the keeper has a descriptor of a node.

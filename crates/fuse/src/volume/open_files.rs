@@ -162,12 +162,16 @@ impl Volume {
         if self.keeping.is_some() && node.inode.attr().nlink == 0 {
             self.keep(node);
         }
+        if let Some(keeping) = &self.keeping {
+            self.record_errors(keeping, node);
+        }
         let record = HandleRecord {
             is_directory: false,
             node: node.id(),
             flags: flags.bits(),
             open_flags,
             unique: opener.unique,
+            cursor: open.file.error_cursor(),
         };
         Ok((self.handles.add(Handle::File(Arc::new(open)), &record), open_flags))
     }
@@ -184,17 +188,25 @@ impl Volume {
     }
 
     /// FSYNC.
-    pub(super) fn fsync(&self, open: &OpenFile, args: &FsyncIn) -> Result<Answer, Failure> {
-        self.sync_file(open, scope(args))?;
+    pub(super) fn fsync(&self, args: &FsyncIn, unique: u64) -> Result<Answer, Failure> {
+        self.sync_file(&*self.open_file(args.fh)?, scope(args), (args.fh, unique))?;
         Ok(Answer::Done)
     }
 
-    /// Makes an open file's data durable.
-    pub(super) fn sync_file(&self, open: &OpenFile, scope: SyncScope) -> Result<(), Failure> {
-        match scope {
-            SyncScope::Data => open.file.fdatasync()?,
-            SyncScope::All => open.file.fsync()?,
-        }
+    /// Makes an open file's data durable, for a request with this handle and this number.
+    pub(super) fn sync_file(
+        &self,
+        open: &OpenFile,
+        scope: SyncScope,
+        (handle, unique): (u64, u64),
+    ) -> Result<(), Failure> {
+        let synced = match scope {
+            SyncScope::Data => open.file.fdatasync(),
+            SyncScope::All => open.file.fsync(),
+        };
+        synced.map_err(Failure::from).inspect_err(|Failure(errno)| {
+            self.record_reported(open, handle, unique, *errno);
+        })?;
         open.node.emptied.store(false, Ordering::Release);
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | had not begun | carries the request out |
 //! | had recorded the outcome | answers with the outcome |
+//! | had recorded that a sync fails | answers with that error, which is then reported (`reported`) |
 //! | had opened a handle for the request | answers with that handle |
 //! | had begun a change of names | looks at the names: a change that is there was made by this request |
 //! | had begun another change | carries it out again, which leads to the same |
@@ -63,6 +64,9 @@ impl Volume {
                 return None;
             }
         }
+        if matches!(op, Operation::Fsync(_)) {
+            reply.mark_change(); // if it reports an error
+        }
         if is_change {
             keeping.record.begin_change(header.unique, file_time_ns(), self.number_before(cx, header, op));
             takeover::pass(Point::Begun, header.unique, None);
@@ -83,16 +87,17 @@ impl Volume {
         if header.is_resend() && keeping.is_inherited() {
             match keeping.record.change(header.unique).and_then(|change| change.outcome) {
                 None => {}
-                Some(Outcome::Failed(errno)) => {
+                Some(Outcome::Failed(errno) | Outcome::Reported(errno)) => {
+                    self.finish_report(keeping, header.unique, args.fh);
                     reply.mark_change();
                     self.deliver(reply, Err(errno.into()));
                     return None;
                 }
                 Some(outcome) => {
                     let taken = if let Outcome::Written(bytes) = outcome { bytes } else { 0 };
-                    let args = *args;
+                    let (args, unique) = (*args, header.unique);
                     reply.mark_change();
-                    self.serve(cx, header, None, reply, move |volume| volume.finish_earlier(&args, taken));
+                    self.serve(cx, header, None, reply, move |volume| volume.finish_earlier(&args, taken, unique));
                     return None;
                 }
             }
@@ -131,7 +136,10 @@ impl Volume {
     ) -> Option<Result<Answer, Failure>> {
         let keeping = self.keeping.as_ref()?;
         let change = keeping.record.change(header.unique);
-        if let Some(Outcome::Failed(errno)) = change.and_then(|change| change.outcome) {
+        if let Some(Outcome::Failed(errno) | Outcome::Reported(errno)) = change.and_then(|change| change.outcome) {
+            if let Operation::Fsync(args) = op {
+                self.finish_report(keeping, header.unique, args.fh);
+            }
             return Some(Err(errno.into()));
         }
         if let Some(handle) = keeping.opened_by(header.unique) {
@@ -140,7 +148,7 @@ impl Volume {
         let change = change?;
         let result = match change.outcome {
             None => self.look_for(cx, header, op, &change).transpose()?,
-            Some(Outcome::Failed(errno)) => Err(errno.into()),
+            Some(Outcome::Failed(errno) | Outcome::Reported(errno)) => Err(errno.into()),
             Some(Outcome::Done) => Ok(Answer::Done),
             Some(Outcome::Written(bytes)) => Ok(Answer::Written(bytes)),
             Some(Outcome::Attr) => self.node(cx, header.node_id).and_then(|node| self.getattr(&node)),
@@ -262,16 +270,16 @@ impl Volume {
     }
 
     /// Completes a write whose bytes an earlier process took.
-    fn finish_earlier(&self, args: &WriteIn, taken: u32) -> Result<Answer, Failure> {
+    fn finish_earlier(&self, args: &WriteIn, taken: u32, unique: u64) -> Result<Answer, Failure> {
         if let Some(scope) = sync_scope(args) {
-            self.sync_file(&*self.open_file(args.fh)?, scope)?;
+            self.sync_file(&*self.open_file(args.fh)?, scope, (args.fh, unique))?;
         }
         Ok(Answer::Written(taken))
     }
 }
 
 /// The clock by which files get their times.
-fn file_time_ns() -> u64 {
+pub(super) fn file_time_ns() -> u64 {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     (now.tv_sec * 1_000_000_000 + now.tv_nsec).cast_unsigned()
 }

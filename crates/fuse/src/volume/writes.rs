@@ -30,7 +30,8 @@ pub(super) struct Write {
     kills_suidgid: bool,
     /// The scope that must be durable before the reply.
     sync: Option<SyncScope>,
-    /// Number of the request.
+    /// Numbers of the open file and of the request.
+    handle: u64,
     unique: u64,
 }
 
@@ -64,7 +65,7 @@ impl Write {
     pub(super) fn new(open: Arc<OpenFile>, memcg: Arc<Memcg>, flags: WriteFlags, args: &WriteIn, unique: u64) -> Self {
         let sync = sync_scope(args);
         let kills_suidgid = args.write_flags & write_in::KILL_SUIDGID != 0;
-        Self { open, memcg, flags, offset_bytes: args.offset, taken: 0, kills_suidgid, sync, unique }
+        Self { open, memcg, flags, offset_bytes: args.offset, taken: 0, kills_suidgid, sync, handle: args.fh, unique }
     }
 
     /// Whether the write is complete once its bytes are taken.
@@ -204,7 +205,7 @@ impl Volume {
     /// The answer to a write whose bytes are taken, after making them as durable as requested.
     pub(super) fn complete(&self, write: &Write) -> Result<Answer, Failure> {
         if let Some(scope) = write.sync {
-            self.sync_file(&write.open, scope)?;
+            self.sync_file(&write.open, scope, (write.handle, write.unique))?;
         }
         // At most one request, which is far below 4 GiB.
         Ok(Answer::Written(write.taken as u32))
