@@ -54,6 +54,8 @@ pub struct InodeRecord {
     pub gid: u32,
     /// Flags of the engine, which the arena only stores.
     pub flags: u32,
+    /// The tenant that its data is charged to, by a number of the engine. 0: none.
+    pub tenant: u64,
 }
 
 impl InodeRecord {
@@ -73,6 +75,7 @@ impl InodeRecord {
             uid: 0,
             gid: 0,
             flags: 0,
+            tenant: 0,
         }
     }
 }
@@ -103,6 +106,7 @@ impl Arena {
         entry.owner.set(owner(record.uid, record.gid));
         entry.mode.set(record.mode);
         entry.flags.set(record.flags);
+        entry.set_tenant(slot, record.tenant);
         entry.state.set(LIVE); // I1
         Some(InodeSlot::new(slot))
     }
@@ -147,6 +151,7 @@ impl Arena {
             uid: owner as u32,
             gid: (owner >> 32) as u32,
             flags: entry.flags.get(),
+            tenant: entry.tenant(slot.as_u32()),
         }
     }
 
@@ -193,6 +198,11 @@ impl Arena {
         self.mapping().inodes()[slot.index()].flags.set(flags);
     }
 
+    /// Sets the tenant (R4 of [`crate::record`]). The caller lets no other thread set it meanwhile.
+    pub fn set_tenant(&self, slot: InodeSlot, tenant: u64) {
+        self.mapping().inodes()[slot.index()].set_tenant(slot.as_u32(), tenant);
+    }
+
     /// The number of free inode slots. Calls in flight may or may not be counted.
     #[must_use]
     pub fn free_inodes(&self) -> u64 {
@@ -228,6 +238,7 @@ mod tests {
             uid: 5,
             gid: u32::MAX,
             flags: 6,
+            tenant: u64::MAX,
         };
         let slot = arena.alloc_inode(&record).unwrap();
         assert_eq!(arena.inode(slot), record);
@@ -239,6 +250,11 @@ mod tests {
         arena.set_mode(slot, 8);
         arena.set_owner(slot, u32::MAX, 9);
         arena.set_flags(slot, 10);
+        for tenant in [7, 0, 8] {
+            arena.set_tenant(slot, tenant);
+            assert_eq!(arena.inode(slot).tenant, tenant);
+        }
+        record.tenant = 8;
         assert_eq!(arena.inode(slot), record);
         for (now_ns, since_ns) in [(21, 21), (22, 21)] {
             arena.set_source_changing(slot, now_ns);
@@ -251,5 +267,20 @@ mod tests {
         arena.free_inode(slot);
         assert_eq!(arena.alloc_inode(&InodeRecord::new(volume)), Some(slot));
         assert_eq!(arena.inode(slot), InodeRecord::new(volume));
+    }
+
+    /// A program that does not know tenants sets every field but these. The words are zero in its records, or those of an
+    /// earlier record in the slot.
+    #[test]
+    fn a_record_of_a_program_without_tenants_has_none() {
+        let arena = Arena::create(&ArenaConfig::memfd(1 << 20).with_inodes(1)).unwrap();
+        let volume = arena.alloc_volume(&VolumeRecord { id: VolumeId::EMPTY }).unwrap();
+        let slot = arena.alloc_inode(&InodeRecord { tenant: 9, ..InodeRecord::new(volume) }).unwrap();
+        let entry = &arena.mapping().inodes()[slot.index()];
+        entry.ino.set(1);
+        entry.check.set(entry.sum(slot.as_u32()));
+        assert_eq!(arena.inode(slot), InodeRecord { ino: 1, ..InodeRecord::new(volume) });
+        entry.set_tenant(slot.as_u32(), 0);
+        assert_eq!(arena.inode(slot).tenant, 0);
     }
 }

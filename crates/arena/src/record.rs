@@ -11,6 +11,9 @@
 //!     state reads complete fields, in this process or in the next one.
 //!     The exception is the check word of a frame that is set aside ([`crate::survivors`]): a single store, too.
 //! R3. Fields not covered by the check word change by single stores.
+//! R4. The tenant of an inode has a check word of its own, which also covers that of the record. If it is wrong, the
+//!     inode has no tenant. So a kill between the two stores does no harm, and neither does a program that does not
+//!     know the field: it leaves zeroes, or the tenant of an earlier record in the slot.
 //!
 //! # Memory ordering
 //! That of the state word: [`crate::word`] O1.
@@ -35,6 +38,7 @@ const _: () = assert!(DIRTY.count_ones() >= 4 && LIVE.count_ones() >= 4);
 const VOLUME_KIND: u32 = 1;
 const INODE_KIND: u32 = 2;
 const FRAME_KIND: u32 = 3;
+const TENANT_KIND: u32 = 4;
 
 /// Words of the header; [`crate::header`] names them.
 pub(crate) const HEADER_WORDS: usize = 17;
@@ -72,7 +76,9 @@ pub(crate) struct InodeEntry {
     pub(crate) generation: Word64,
     pub(crate) handle: ShortEntry,
     pub(crate) check: Word64,
-    _unused: [Word64; 2],
+    /// Valid only with its check word.
+    tenant: Word64,
+    tenant_check: Word64,
     pub(crate) size_bytes: Word64,
     /// Nanoseconds since 1970 in two's complement.
     pub(crate) mtime_ns: Word64,
@@ -167,6 +173,22 @@ impl InodeEntry {
             .word(self.ino.get())
             .word(self.generation.get());
         self.handle.add_to(sum).finish()
+    }
+
+    /// The tenant; 0 if there is none (R4).
+    pub(crate) fn tenant(&self, slot: u32) -> u64 {
+        let tenant = self.tenant.get();
+        if self.tenant_check.get() == self.tenant_sum(slot, tenant) { tenant } else { 0 }
+    }
+
+    /// Sets the tenant. The check word of the record is correct already.
+    pub(crate) fn set_tenant(&self, slot: u32, tenant: u64) {
+        self.tenant.set(tenant);
+        self.tenant_check.set(if tenant == 0 { 0 } else { self.tenant_sum(slot, tenant) });
+    }
+
+    fn tenant_sum(&self, slot: u32, tenant: u64) -> u64 {
+        Checksum::of_record(TENANT_KIND, slot).words(&[self.check.get(), tenant]).finish()
     }
 }
 

@@ -5,6 +5,9 @@
 //! Y1. A tenant has one `Memcg` from when it is first found until its cgroup is removed. Then the `Memcg` is taken
 //!     offline, and a tenant found later under the same number gets another.
 //!
+//! Y2. The data that an earlier process left is charged to the tenants of its files, which are found by their
+//!     [keys](Tenants::key). A tenant that does not exist any more leaves its data to the root, as in Y1.
+//!
 //! # Lock order
 //! The table comes before the engine's leaves: a tenant is created, and its limit set, under it. Lookups are made
 //! before it is locked. So a lookup may end after its tenant was removed or configured; then it is repeated (Y1).
@@ -62,6 +65,11 @@ impl Tenancy {
         let charged = RwLock::new(TENANCY, HashMap::new());
         let (changes, configuring) = (AtomicU64::new(0), Mutex::new(CONFIGURING, ()));
         let tenancy = Arc::new(Self { tenants, engine: engine.clone(), charged, changes, configuring });
+        let weak = Arc::downgrade(&tenancy);
+        engine.find_tenants_by(move |key| {
+            let tenancy = weak.upgrade()?;
+            tenancy.charged_as(|| tenancy.tenants.find_by_key(key))
+        });
         if let Some(watcher) = watcher {
             if let Some(reason) = watcher.polling_reason() {
                 tracing::warn!(reason, "looking for removed cgroups once per second");
@@ -75,9 +83,14 @@ impl Tenancy {
     /// The tenant charged for the writes of thread `pid` of `uid`. `None` if unknown, so that the file's owner is
     /// charged.
     pub(crate) fn memcg(&self, pid: u32, uid: u32) -> Option<Arc<Memcg>> {
+        self.charged_as(|| self.tenants.find(pid, uid))
+    }
+
+    /// The `Memcg` of the tenant that `find` finds.
+    fn charged_as(&self, find: impl Fn() -> Option<Arc<Tenant>>) -> Option<Arc<Memcg>> {
         loop {
             let changes = self.changes.load(Ordering::Acquire); // before the lookup
-            let tenant = self.tenants.find(pid, uid)?;
+            let tenant = find()?;
             if let Some(charged) = self.charged.read().get(&tenant.id)
                 && charged.limit_bytes == tenant.limit_bytes
             {
@@ -138,9 +151,10 @@ impl Tenancy {
         if self.changes.load(Ordering::Relaxed) != changes {
             return None;
         }
-        let charged = table.entry(tenant.id).or_insert_with(|| Charged {
-            memcg: self.engine.memcg_create(&tenant.path, None, tenant.limit_bytes),
-            limit_bytes: tenant.limit_bytes,
+        let charged = table.entry(tenant.id).or_insert_with(|| {
+            let memcg = self.engine.memcg_create(&tenant.path, None, tenant.limit_bytes);
+            memcg.set_key(self.tenants.key(tenant.id));
+            Charged { memcg, limit_bytes: tenant.limit_bytes }
         });
         charged.set_limit(tenant.limit_bytes);
         Some(Arc::clone(&charged.memcg))

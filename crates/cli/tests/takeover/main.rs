@@ -6,6 +6,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod by_descriptor;
+#[allow(dead_code, reason = "a part of what the tests of tenants have")]
+#[path = "../../../fuse/tests/tenants/rig.rs"]
+mod cgroups;
 mod commands;
 mod daemons;
 mod ends;
@@ -27,6 +30,7 @@ mod service;
 #[allow(dead_code, reason = "a part of what other test programs use")]
 #[path = "../mounts/sys.rs"]
 mod sys;
+mod tenants;
 mod upgrade;
 mod user;
 

@@ -30,11 +30,13 @@
 //! `struct mem_cgroup` with `cgwb_list` and `memcg_cgwb_domain`; sem. 1.9. Differs: a frame belongs to the tenant that
 //! dirtied it last, not to the one that touched it first.
 
+mod finder;
 mod foreign;
 mod held_nodes;
 mod owners;
 mod tenants;
 
+pub(crate) use finder::TenantFinder;
 pub(crate) use held_nodes::{HeldCount, HeldNodes, Hold};
 pub(crate) use owners::{FrameOwners, Uncharges};
 pub(crate) use tenants::Tenants;
@@ -99,6 +101,8 @@ pub struct Memcg {
     /// Its index in the table, which frames record.
     slot: u32,
     name: String,
+    /// See [`Memcg::set_key`].
+    key: AtomicU64,
     /// `None` for the root and for its direct children.
     parent: Option<Arc<Memcg>>,
     state: AtomicU8,
@@ -139,6 +143,7 @@ impl Memcg {
             id,
             slot,
             name: name.into(),
+            key: AtomicU64::new(0),
             parent: parent.filter(|parent| !parent.is_root()),
             state: AtomicU8::new(MemcgState::Online as u8),
             limit_pages: AtomicU64::new(pages_of(limit_bytes)),
@@ -164,6 +169,19 @@ impl Memcg {
     /// The name it was created with.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Gives it a number by which it is found again after the death of this process: see [`Engine::find_tenants_by`].
+    /// Called before anything is charged to it. The root needs none.
+    ///
+    /// [`Engine::find_tenants_by`]: crate::Engine::find_tenants_by
+    pub fn set_key(&self, key: u64) {
+        self.key.store(key, Ordering::Relaxed);
+    }
+
+    /// The number by which it is found again; 0 if there is none.
+    pub(crate) fn key(&self) -> u64 {
+        self.key.load(Ordering::Relaxed)
     }
 
     /// Its parent, unless that is the root.

@@ -18,7 +18,7 @@ use slackwater_sync::shim::atomic::AtomicU32;
 use slackwater_sync::shim::{Arc, thread};
 
 use crate::backend::Backend;
-use crate::cgroup::{FrameOwners, HeldNodes, Memcg, Tenants};
+use crate::cgroup::{FrameOwners, HeldNodes, Memcg, TenantFinder, Tenants};
 use crate::clock::Clock;
 use crate::error::{InsideScan, MountError};
 use crate::lock_order::LEAVES;
@@ -45,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) landing: LandingStock,
     pub(crate) survivors: Mutex<Survivors>,
     pub(crate) tenants: Arc<Tenants>,
+    pub(crate) tenant_finder: TenantFinder,
     pub(crate) owners: FrameOwners,
     pub(crate) held: HeldNodes,
     /// Nodes pinned by dirty inodes of all volumes.
@@ -123,6 +124,7 @@ impl Engine {
             switches: SwitchQueue::new(umount),
             reclaim: Reclaim::new(Arc::clone(&arena), Arc::clone(&tenants), Arc::clone(&pool)),
             tenants,
+            tenant_finder: TenantFinder::new(),
             dontcache: dontcache.start(),
             shrinkers: Shrinkers::new(shrinkers, &pool.rcu, coalesce),
             waits: WaitTable::new(Arc::clone(&clock)),
@@ -198,6 +200,13 @@ impl Engine {
     /// tenant and its descendants, over all volumes. `None`: it has no limit of its own.
     pub fn memcg_create(&self, name: &str, parent: Option<&Arc<Memcg>>, limit_bytes: Option<u64>) -> Arc<Memcg> {
         self.0.shared.owners.add_tenant(name, parent.cloned(), limit_bytes)
+    }
+
+    /// Finds the tenants of data that survived an earlier process, for volumes that are mounted from now on. `find` gets
+    /// the [key](Memcg::set_key) that the tenant had there. The data of a file is charged to the tenant that it returns,
+    /// or else to the root.
+    pub fn find_tenants_by(&self, find: impl Fn(u64) -> Option<Arc<Memcg>> + Send + Sync + 'static) {
+        self.0.shared.tenant_finder.set(find);
     }
 
     /// Takes a tenant offline: no more writes will be charged to it. Its dirty data stays charged until it is written

@@ -192,6 +192,9 @@ impl Inode {
         new.stat.add(pages);
         self.owner.wb.replace(self.domain(), Arc::clone(new));
         self.owner.is_attached.store(true, Ordering::Release);
+        if let Some(slot) = self.slot() {
+            self.super_block().engine().arena.set_tenant(slot, new.memcg.key()); // S2 of `record`
+        }
     }
 }
 

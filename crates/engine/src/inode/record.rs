@@ -5,7 +5,8 @@
 //!     progress, or says that a call may have changed it since. The latter is cleared only with the inode lock held and
 //!     if no call has begun since (K2). A call takes the lock after it was counted, so if both happen, the call comes
 //!     last.
-//! S2. A record is marked nameless only by the volume that removed the last name. So a file that is missing on the
+//! S2. The record's tenant is that of the inode's wb. Both are read and changed with the state locked.
+//! S3. A record is marked nameless only by the volume that removed the last name. So a file that is missing on the
 //!     backend without that mark was removed by another program.
 
 use slackwater_arena::{InodeRecord, InodeSlot, ShortBytes, SourceStamp};
@@ -19,7 +20,7 @@ use crate::units::Timestamp;
 
 /// Flag of a record in the arena: an unmount discarded its data.
 pub(crate) const DOOMED: u32 = 1;
-/// Flag of a record in the arena: its file has no name, because we removed it or created the file without one (S2).
+/// Flag of a record in the arena: its file has no name, because we removed it or created the file without one (S3).
 pub(crate) const NAMELESS: u32 = 2;
 /// Flag of a record in the arena: we are removing its last name, or have just done so.
 pub(crate) const REMOVING: u32 = 4;
@@ -136,6 +137,7 @@ impl Inode {
             uid: state.attr.uid,
             gid: state.attr.gid,
             flags: if state.nameless { NAMELESS } else { 0 },
+            tenant: self.memcg().key(),
         };
         let slot = self.sb.engine().arena.alloc_inode(&record)?;
         self.slot.store(slot.as_u32(), Ordering::Release);
@@ -148,6 +150,7 @@ impl Inode {
         let mut state = self.state.lock();
         self.slot.store(slot.as_u32(), Ordering::Release);
         state.node.get_or_insert_with(|| node.clone());
+        self.sb.engine().arena.set_tenant(slot, self.memcg().key());
         self.record_reported(&state);
     }
 }

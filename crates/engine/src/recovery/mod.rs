@@ -21,6 +21,7 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::{Attr, AttrChange, Call, FileHandle, Found};
+use crate::cgroup::Memcg;
 use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, MountError};
 use crate::filemap;
@@ -79,9 +80,10 @@ impl SuperBlock {
             rescued.extend(self.rescue(survivor, *from).map_err(|error| failed(survivor, error))?);
         }
         *self.rescued.lock() = rescued;
+        let mut tenants = self.engine().tenant_finder.search();
         for (survivor, outcome) in opened {
             match outcome {
-                Ok(reopened) => self.adopt_inode(survivor, reopened),
+                Ok(reopened) => self.adopt_inode(survivor, reopened, tenants.tenant(survivor.record.tenant).as_ref()),
                 Err(_) => self.engine().drop_survivor(survivor),
             }
         }
@@ -141,10 +143,14 @@ impl SuperBlock {
         self.bdi().limits().device.is_some() || !may_be_the_server || !sizes.contains(&size_bytes)
     }
 
-    fn adopt_inode(self: &Arc<Self>, survivor: &SurvivingInode, reopened: Reopened) {
+    /// The pages are charged to `tenant` or the root, because only the inode has a record of its tenant.
+    fn adopt_inode(self: &Arc<Self>, survivor: &SurvivingInode, reopened: Reopened, tenant: Option<&Arc<Memcg>>) {
         let (backing_bytes, nlink) = (reopened.found.attr.size_bytes, reopened.found.attr.nlink);
         let node = reopened.found.node.clone();
         let inode = self.iget_at_mount(reopened.found);
+        if let Some(tenant) = tenant {
+            inode.arc().attach_wb(tenant); // before it has a record
+        }
         inode.adopt_slot(survivor.slot, &node);
         self.bdi().pin_adopted_node();
         inode.set_size(survivor.record.size_bytes);
@@ -163,6 +169,9 @@ impl SuperBlock {
                 leaf.insert(slot, frame);
                 leaf.set(Mark::Uptodate, slot);
                 leaf.set(Mark::Dirty, slot);
+                if let Some(tenant) = tenant {
+                    self.engine().owners.charge(frame, tenant);
+                }
                 if inode.needs_space(index) {
                     leaf.set(Mark::Delayed, slot);
                     delayed += 1;

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use slackwater::{Clock, Tick};
-use slackwater_sync::lock::might_sleep;
+use slackwater_sync::lock::{Mutex, might_sleep};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
+use crate::TRANSPORT;
+use crate::tenants::cgroup_walk::CgroupWalk;
 use crate::tenants::cgroups::{CgroupId, Cgroups};
 use crate::tenants::error::{LookupError, TenantsError};
 use crate::tenants::layout::{Hierarchy, Kind, Layout, mounts};
@@ -29,6 +31,8 @@ pub(super) struct ByCgroup {
     /// Mounted cgroup hierarchies at the start, by which configured cgroups are named.
     mounts: Vec<(Option<Kind>, Hierarchy)>,
     has_warned: AtomicBool,
+    /// The last walk through a hierarchy. Taken out while it goes on.
+    walk: Mutex<Option<CgroupWalk>>,
 }
 
 impl ByCgroup {
@@ -51,7 +55,14 @@ impl ByCgroup {
 
     pub(super) fn with_parts(kind: ThreadHandleKind, cgroups: Cgroups, clock: Arc<dyn Clock>) -> Self {
         let (threads, cgroups) = (ThreadCache::new(kind), Arc::new(cgroups));
-        Self { clock, threads, cgroups, mounts: Vec::new(), has_warned: AtomicBool::new(false) }
+        Self {
+            clock,
+            threads,
+            cgroups,
+            mounts: Vec::new(),
+            has_warned: AtomicBool::new(false),
+            walk: Mutex::new(TRANSPORT, None),
+        }
     }
 
     /// See [`Tenants::set_config`](super::Tenants::set_config).
@@ -75,6 +86,19 @@ impl ByCgroup {
 
     pub(super) fn watcher(&self) -> Watcher {
         Watcher::new(Arc::clone(&self.cgroups))
+    }
+
+    /// The tenant of a cgroup that was a tenant in an earlier process.
+    pub(super) fn tenant_again(&self, id: TenantId) -> Option<Arc<Tenant>> {
+        might_sleep();
+        let (id, now) = (CgroupId::from(id), self.clock.now());
+        let hierarchy = self.cgroups.layout.hierarchy(id.kind)?;
+        let known = self.walk.lock().take().filter(|walk| walk.is_usable(id.kind, now));
+        let mut walk = known.unwrap_or_else(|| CgroupWalk::new(id.kind, hierarchy, now));
+        let directory = walk.directory_of(id.inode);
+        *self.walk.lock() = Some(walk);
+        let (found, tenant) = self.cgroups.resolve(id.kind, hierarchy.path(&directory?)?, now).ok()?;
+        (found == id).then_some(tenant)
     }
 
     pub(super) fn tenant_of(&self, tid: u32) -> Option<Arc<Tenant>> {

@@ -33,6 +33,7 @@
 
 mod by_cgroup;
 mod cgroup_names;
+mod cgroup_walk;
 mod cgroups;
 mod config_table;
 mod error;
@@ -103,6 +104,10 @@ impl TenantBy {
 
 /// Name of the only tenant by volume.
 const VOLUME: &str = "volume";
+/// Its key.
+const VOLUME_KEY: u64 = USER_KEYS | 1 << 32;
+/// Keys of users. The generation of a cgroup's number would need 2^30 reuses of the number to reach them.
+const USER_KEYS: u64 = 1 << 62;
 
 fn name_of_user(uid: u32) -> String {
     format!("uid:{uid}")
@@ -261,6 +266,32 @@ impl Tenants {
                 Some(Arc::new(configured_tenant(TenantId(uid.into()), name_of_user(uid), configured)))
             }
             Finder::Cgroup(by_cgroup) => (pid != 0).then(|| by_cgroup.tenant_of(pid)).flatten(),
+        }
+    }
+
+    /// The number by which a tenant is found in another process, which may have another kind of tenants. Never 0.
+    pub(crate) fn key(&self, id: TenantId) -> u64 {
+        match &self.finder {
+            Finder::Cgroup(_) => id.0,
+            Finder::Uid(_) => USER_KEYS | id.0,
+            Finder::Volume(_) => VOLUME_KEY,
+        }
+    }
+
+    /// The tenant to which an earlier process charged writes, by its [key](Self::key). `None` if it does not exist any
+    /// more.
+    ///
+    /// # Blocking
+    /// For files of cgroups.
+    pub(crate) fn find_by_key(&self, key: u64) -> Option<Arc<Tenant>> {
+        match &self.finder {
+            Finder::Cgroup(by_cgroup) => by_cgroup.tenant_again(TenantId(key)),
+            Finder::Uid(_) => {
+                let uid = u32::try_from(key ^ USER_KEYS).ok()?;
+                self.find(0, uid)
+            }
+            Finder::Volume(_) if key == VOLUME_KEY => self.find(0, 0),
+            Finder::Volume(_) => None,
         }
     }
 

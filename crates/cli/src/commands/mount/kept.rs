@@ -175,8 +175,9 @@ fn recover(
     let (backend, nodes) = source.inherited_backend(&left.inodes(), nodes).map_err(not_taken_over)?;
     (kept.nodes, kept.nodes_max) = (nodes, keeping::nodes_max());
     let engine = left.recover(Arc::new(SystemClock), tunables(arguments.dirty_ratio(), arguments.dirty_expire()));
-    let volume = engine.mount(&entry.identity, backend).map_err(not_taken_over)?;
+    // First, because it finds the tenants of unwritten data.
     let tenancy = front_end::tenancy(arguments.tenant_by(), options::of_tenants(arguments), &engine)?;
+    let volume = engine.mount(&entry.identity, backend).map_err(not_taken_over)?;
     let (name, mountpoint) = (entry.source.name(), &entry.mountpoint);
     let front_end = FrontEnd::open(&front_end::pool(true)?, &volume, name, mountpoint, options, tenancy, Some(kept))?;
     let shrunk: Engine = engine.clone();

@@ -50,6 +50,13 @@ impl From<CgroupId> for TenantId {
     }
 }
 
+impl From<TenantId> for CgroupId {
+    fn from(id: TenantId) -> Self {
+        let kind = if id.0 & MEMORY == 0 { Kind::Unified } else { Kind::Memory };
+        Self { kind, inode: id.0 & !MEMORY }
+    }
+}
+
 pub(super) struct Cgroups {
     pub(super) layout: Layout,
     pub(super) watches: Watches,
@@ -144,8 +151,7 @@ impl Cgroups {
 
     /// The limit of the tenant `id`, the cgroup at `path`.
     pub(super) fn limit_bytes(&self, id: TenantId, path: &Path) -> Option<u64> {
-        let kind = if id.0 & MEMORY == 0 { Kind::Unified } else { Kind::Memory };
-        self.limits.of(&self.layout, kind, path)?.limit_bytes
+        self.limits.of(&self.layout, CgroupId::from(id).kind, path)?.limit_bytes
     }
 
     /// Changes whenever entries are dropped.
