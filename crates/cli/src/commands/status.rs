@@ -127,11 +127,13 @@ fn describe(status: &Status) -> String {
 
 /// How a mount or a daemon is kept, in lines.
 pub(super) fn describe_kept(kept: &KeptStatus) -> String {
-    let KeptStatus { keeper, is_kept, takeovers, last_pause_ms, serving_ms, failed_upgrade } = kept;
+    let KeptStatus { keeper, is_kept, takeovers, last_pause_ms, longest_pause_ms, serving_ms, failed_upgrade } = kept;
+    let longest = longest_pause_ms.filter(|longest| Some(*longest) > *last_pause_ms);
+    let longest = longest.map(|ms| format!("; the longest was {}", tenants::time(ms))).unwrap_or_default();
     let past = match last_pause_ms {
         None => "this is its first process".to_owned(),
         Some(ms) => format!(
-            "taken over {takeovers} times, the last time {} ago with a pause of {}",
+            "taken over {takeovers} times, the last time {} ago with a pause of {}{longest}",
             tenants::time(*serving_ms),
             tenants::time(*ms)
         ),
@@ -214,9 +216,13 @@ mod tests {
         let kept = KeptStatus { keeper: 7, is_kept: true, ..KeptStatus::default() };
         let of = |kept: &KeptStatus| describe(&Status { kept: Some(kept.clone()), ..Status::sample() });
         assert!(of(&kept).contains("  kept by pid 7: this is its first process\n"), "{}", of(&kept));
-        let kept = KeptStatus { takeovers: 2, last_pause_ms: Some(17), serving_ms: 3000, ..kept };
+        let pause_ms = Some(17);
+        let (last_pause_ms, longest_pause_ms) = (pause_ms, pause_ms);
+        let kept = KeptStatus { takeovers: 2, last_pause_ms, longest_pause_ms, serving_ms: 3000, ..kept };
         let lines = "  kept by pid 7: taken over 2 times, the last time 3s ago with a pause of 17ms\n";
         assert!(of(&kept).contains(lines), "{}", of(&kept));
+        let longer = of(&KeptStatus { longest_pause_ms: Some(40), ..kept.clone() });
+        assert!(longer.contains("with a pause of 17ms; the longest was 40ms\n"), "{longer}");
         let failed_upgrade = Some(FailedUpgrade { program: "/next".into(), error: "it died".into() });
         let failed = of(&KeptStatus { failed_upgrade, ..kept.clone() });
         assert!(failed.contains("  the last upgrade to /next failed: it died\n"), "{failed}");

@@ -181,6 +181,9 @@ pub(crate) struct KeptStatus {
     pub(crate) takeovers: u32,
     /// How long nothing was answered during the last takeover.
     pub(crate) last_pause_ms: Option<u64>,
+    /// The longest such pause of all takeovers.
+    #[serde(default)]
+    pub(crate) longest_pause_ms: Option<u64>,
     /// How long the present process has served it.
     pub(crate) serving_ms: u64,
     /// The last upgrade, if it failed. The program before serves the mount.

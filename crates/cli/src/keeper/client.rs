@@ -62,6 +62,7 @@ struct Service {
     since: Instant,
     takeovers: u32,
     last_pause_ms: Option<u64>,
+    longest_pause_ms: Option<u64>,
 }
 
 /// A volume that is kept.
@@ -174,11 +175,13 @@ impl KeeperClient {
         self.ask(&ToKeeper::Serves, &[]).map_err(not_held)?;
         // It fails only for signals that do not exist.
         let _ = set_parent_process_death_signal(None);
+        let last_pause_ms =
+            predecessor.map(|predecessor| monotonic_ns().saturating_sub(predecessor.stopped_ns) / 1_000_000);
         let service = Service {
             since: Instant::now(),
             takeovers: predecessor.map_or(0, |predecessor| predecessor.takeovers + 1),
-            last_pause_ms: predecessor
-                .map(|predecessor| monotonic_ns().saturating_sub(predecessor.stopped_ns) / 1_000_000),
+            last_pause_ms,
+            longest_pause_ms: last_pause_ms.max(predecessor.and_then(|predecessor| predecessor.longest_pause_ms)),
         };
         *self.service() = Some(service);
         self.serves.notify_all();
@@ -227,6 +230,7 @@ impl KeeperClient {
             failed_upgrade: self.failed_upgrade.clone(),
             takeovers: service.as_ref().map_or(0, |service| service.takeovers),
             last_pause_ms: service.as_ref().and_then(|service| service.last_pause_ms),
+            longest_pause_ms: service.as_ref().and_then(|service| service.longest_pause_ms),
             serving_ms: service
                 .as_ref()
                 .map_or(0, |service| u64::try_from(service.since.elapsed().as_millis()).unwrap_or(0)),

@@ -163,6 +163,8 @@ pub(super) struct Estate {
     pub(super) stray: Option<OwnedFd>,
     /// Takeovers that were completed.
     takeovers: u32,
+    /// The longest time between two servers.
+    longest_pause_ms: Option<u64>,
     /// When the last server stopped answering; `None` while one serves.
     pub(super) stopped_ns: Option<u64>,
     pub(super) has_handed_over: bool,
@@ -177,12 +179,13 @@ impl Estate {
         let mut stored = Stored::with_this_process();
         store.adopt(&stored);
         let mut estate = Self { stray: stored.take("", SERVER), ..Self::default() };
-        if let Some(Predecessor { pid, settings, takeovers, .. }) = stored.state("") {
+        if let Some(Predecessor { pid, settings, takeovers, longest_pause_ms, .. }) = stored.state("") {
             estate.parts = Parts::restore(&mut stored, "");
             let numbers = stored.volumes();
             let volume = |number| Some((number, Volume::restore(&mut stored, number)?));
             estate.volumes = numbers.into_iter().filter_map(volume).collect();
-            (estate.server, estate.settings, estate.takeovers) = (Some(pid), settings, takeovers);
+            (estate.server, estate.settings) = (Some(pid), settings);
+            (estate.takeovers, estate.longest_pause_ms) = (takeovers, longest_pause_ms);
             // The last server ends when its keeper does.
             estate.stopped_ns = Some(monotonic_ns());
         }
@@ -209,6 +212,7 @@ impl Estate {
             volumes: self.volumes.len(),
             settings: self.settings.clone(),
             takeovers: self.takeovers,
+            longest_pause_ms: self.longest_pause_ms,
             stopped_ns: self.stopped_ns.unwrap_or_default(),
             has_handed_over: self.has_handed_over,
             failed_upgrade: None,
@@ -258,6 +262,8 @@ impl Estate {
     /// A server has completed its start, or has taken over.
     pub(super) fn serves(&mut self, server: u32) {
         self.takeovers += u32::from(self.server.is_some());
+        let pause_ms = self.stopped_ns.map(|stopped_ns| monotonic_ns().saturating_sub(stopped_ns) / 1_000_000);
+        self.longest_pause_ms = self.longest_pause_ms.max(pause_ms);
         self.server = Some(server);
         (self.stopped_ns, self.has_handed_over) = (None, false);
         self.store(&Changed::Facts);

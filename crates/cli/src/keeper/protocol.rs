@@ -159,6 +159,9 @@ pub(crate) struct Predecessor {
     pub(crate) settings: BTreeMap<String, String>,
     /// Completed takeovers before this one.
     pub(crate) takeovers: u32,
+    /// The longest pause of these takeovers.
+    #[serde(default)]
+    pub(crate) longest_pause_ms: Option<u64>,
     /// When it stopped answering, on the monotonic clock.
     pub(crate) stopped_ns: u64,
     /// It exited for a successor.

@@ -91,7 +91,7 @@ pub(super) static PROCESS: [Metric<Snapshot>; 7] = [
 
 /// Metrics of each volume; label `volume`.
 #[rustfmt::skip]
-pub(super) static VOLUME: [Metric<Status>; 27] = [
+pub(super) static VOLUME: [Metric<Status>; 30] = [
     metric("slackwater_volume_dirty", Bytes, Gauge, "Dirty pages", |it| number(it.dirty_bytes)),
     metric("slackwater_volume_writeback", Bytes, Gauge, "Pages being written", |it| number(it.writeback_bytes)),
     metric("slackwater_volume_unstable", Bytes, Gauge, "Pages written but not yet durable", |it| number(it.unstable_bytes)),
@@ -119,6 +119,9 @@ pub(super) static VOLUME: [Metric<Status>; 27] = [
     metric("slackwater_volume_mounted", Plain, Gauge, "1 while it is available at its mount point", |it| flag(matches!(it.phase, Phase::Mounted | Phase::Unmounting))),
     metric("slackwater_volume_unmounting", Plain, Gauge, "1 while an unmount is in progress", |it| flag(it.phase == Phase::Unmounting)),
     metric("slackwater_volume_flushing", Plain, Gauge, "1 while it is unmounted and still being written back", |it| flag(it.phase == Phase::Flushing)),
+    metric("slackwater_volume_takeovers", Plain, Counter, "Times that a process has taken the mount over from another one, with `--keep`", |it| number(it.kept.as_ref().map_or(0, |kept| kept.takeovers).into())),
+    metric("slackwater_volume_takeover_last_pause", Seconds, GaugeMax, "Time for which nothing was answered during the last takeover; 0 if there was none", |it| seconds(it.kept.as_ref().and_then(|kept| kept.last_pause_ms).unwrap_or(0))),
+    metric("slackwater_volume_takeover_longest_pause", Seconds, GaugeMax, "The longest such time of all takeovers", |it| seconds(it.kept.as_ref().and_then(|kept| kept.longest_pause_ms).unwrap_or(0))),
 ];
 
 /// Metrics of each object volume; label `volume`.

@@ -99,13 +99,23 @@ fn only_a_kept_mount_can_be_restarted() {
 fn metrics_are_served_by_the_successor() {
     let address = "127.0.0.1:19817";
     let mut kept = Kept::new(&["--metrics", address]);
-    kept.replace_server();
+    (0..3).for_each(|_| kept.replace_server());
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut page = String::new();
     std::io::Read::read_to_string(&mut stream, &mut page).unwrap();
-    assert!(page.contains("slackwater_volume"), "{page}");
+    let value = |name: &str| -> f64 {
+        let line = page.lines().find(|line| line.starts_with(&format!("slackwater_volume_takeover{name}{{")));
+        let value = line.and_then(|line| line.rsplit_once(' ')).unwrap_or_else(|| panic!("{page}")).1;
+        value.parse().unwrap()
+    };
+    let pauses = ["_last", "_longest"].map(|which| value(&format!("{which}_pause_seconds")));
+    assert_eq!(value("s_total"), 3.0);
+    assert!(pauses[0] > 0.0 && pauses[0] <= pauses[1] && pauses[1] < 60.0, "{pauses:?}");
+    let status = kept.status();
+    let ms = ["last_pause_ms", "longest_pause_ms"].map(|which| status["kept"][which].as_f64().unwrap() / 1000.0);
+    assert_eq!(ms, pauses, "{status}");
     kept.umount().expect(0, &[]);
 }
 

@@ -189,7 +189,7 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let mounted = startup::mount_volumes(&volumes, &engine, &configured, dead)
         .map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))?;
     let watched = Arc::clone(&volumes);
-    systemd::ready(mounted, move || watched.is_answering());
+    systemd::ready(volumes.sessions().len(), move || watched.is_answering());
     if let Some(kept) = &kept {
         kept.started();
     }

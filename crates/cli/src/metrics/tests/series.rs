@@ -5,7 +5,9 @@ use std::time::Duration;
 use slackwater::PAGE_BYTES;
 
 use super::{of_tenants, render, snapshot};
-use crate::control::protocol::{Dontcache, ObjectRole, ObjectStatus, Phase, Reads, Status, Switches, Tenant, Writers};
+use crate::control::protocol::{
+    Dontcache, KeptStatus, ObjectRole, ObjectStatus, Phase, Reads, Status, Switches, Tenant, Writers,
+};
 use crate::metrics::Snapshot;
 use crate::metrics::bounds::{OTHER, TENANTS_MAX, VOLUMES_MAX};
 use crate::metrics::render::Renderer;
@@ -71,6 +73,12 @@ fn each_figure_is_the_value_of_its_own_metric() {
             deletes: 14,
             failed_requests: 49,
         }),
+        kept: Some(KeptStatus {
+            takeovers: 33,
+            last_pause_ms: Some(34_000),
+            longest_pause_ms: Some(35_000),
+            ..KeptStatus::default()
+        }),
         ..Status::sample()
     };
     let tenants = status.tenants.clone();
@@ -111,6 +119,9 @@ fn each_figure_is_the_value_of_its_own_metric() {
         ("mounted", 1.0),
         ("unmounting", 1.0),
         ("flushing", 0.0),
+        ("takeovers_total", 33.0),
+        ("takeover_last_pause_seconds", 34.0),
+        ("takeover_longest_pause_seconds", 35.0),
     ] {
         assert_eq!(volume(name), value, "{name}");
     }

@@ -41,8 +41,12 @@ fn supervisor_process() {
         assert!(lives < 10, "the service fails again and again");
     }
     wait_until("the store is empty", || supervisor.store.lock().unwrap().is_empty());
+    let told = supervisor.told.lock().unwrap().clone();
+    for ready in told.iter().filter(|text| text.contains("READY=1")) {
+        assert!(ready.contains("STATUS=2 volumes"), "it serves two volumes in each of its lives: {ready}");
+    }
     for words in ["READY=1", "WATCHDOG=1", "STOPPING=1"] {
-        assert!(supervisor.told.lock().unwrap().iter().any(|text| text.contains(words)), "it never said {words}");
+        assert!(told.iter().any(|text| text.contains(words)), "it never said {words}");
     }
 }
 
