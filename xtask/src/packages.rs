@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::suites::{is_installed, is_root};
 
 /// A program and the package that has it.
-const PROGRAMS: [(&str, &str); 15] = [
+const PROGRAMS: &[(&str, &str)] = &[
     ("setfacl", "acl"),
     ("setfattr", "attr"),
     ("bindfs", "bindfs"),
