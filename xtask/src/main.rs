@@ -2,10 +2,11 @@
 //!
 //! [`steps`] lists the checks and runs them; [`cargo`] starts cargo; [`packages`] installs the programs that tests run.
 //! [`licences`] and [`tidy`] are the checks that no standard tool makes, and [`suites`] runs real programs on a mounted
-//! directory. [`api`] lists the public API of the libraries. Warnings are errors here and nowhere else.
+//! directory. [`dist`] makes what people install. [`api`] lists the public API of the libraries. Warnings are errors here and nowhere else.
 
 mod api;
 mod cargo;
+mod dist;
 mod licences;
 mod packages;
 mod steps;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["suites", ref options @ ..] if !options.is_empty() => suites::run(options),
+        ["dist", ref options @ ..] if !options.is_empty() => dist::run(options),
         ["api"] => tidy::rewrite_api(),
         ["ci"] => steps::run(steps::STEPS.iter()),
         ["ci", "--quick"] => steps::run(steps::STEPS.iter().filter(|step| !step.is_slow)),

@@ -1,4 +1,4 @@
-//! The programs that tests run on a mounted directory: installed from Debian's packages where that is possible.
+//! The programs that tests run and that packages are made with: installed from Debian's packages where that is possible.
 //!
 //! Root on a machine with apt installs them. Elsewhere the tests that need a missing one are skipped and listed.
 
@@ -7,14 +7,17 @@ use std::process::Command;
 use crate::suites::{is_installed, is_root};
 
 /// A program and the package that has it.
-const PROGRAMS: [(&str, &str); 12] = [
+const PROGRAMS: [(&str, &str); 15] = [
     ("setfacl", "acl"),
     ("setfattr", "attr"),
     ("bindfs", "bindfs"),
     ("fio", "fio"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("musl-gcc", "musl-tools"),
     ("python3", "python3"),
+    ("rpmbuild", "rpm"),
     ("rsync", "rsync"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::cargo::{Cargo, TestCount};
-use crate::{licences, packages, suites, tidy};
+use crate::{dist, licences, packages, suites, tidy};
 
 /// One check. `run` returns what its tests reported; an error says what failed and, for cargo, how to repeat it.
 pub(crate) struct Step {
@@ -18,7 +18,7 @@ pub(crate) struct Step {
 
 /// All checks, in the order of `cargo xtask ci`.
 #[rustfmt::skip]
-pub(crate) const STEPS: [Step; 12] = [
+pub(crate) const STEPS: [Step; 13] = [
     Step { name: "fmt", about: "formatting", is_slow: false, run: fmt },
     Step { name: "clippy", about: "lints of all targets, warnings refused", is_slow: false, run: clippy },
     Step { name: "test", about: "unit, integration and doc tests; every example is run", is_slow: false, run: test },
@@ -30,6 +30,7 @@ pub(crate) const STEPS: [Step; 12] = [
     Step { name: "docs", about: "rustdoc of all items, broken links refused", is_slow: false, run: docs },
     Step { name: "loom", about: "exhaustive model checks of the primitives", is_slow: true, run: loom },
     Step { name: "shuttle", about: "random schedules of the protocols", is_slow: true, run: shuttle },
+    Step { name: "dist", about: "packages, and their life on a fresh Debian; needs root", is_slow: true, run: dist::step },
     Step { name: "licences", about: "licences of all dependencies", is_slow: false, run: licences },
 ];
 
@@ -44,7 +45,7 @@ pub(crate) fn help() -> String {
         text += &format!("    {:<9}{} {}\n", step.name, if step.is_slow { '*' } else { ' ' }, step.about);
     }
     text += "\ncargo xtask api          rewrite the listings of the public API in docs/api\n";
-    text + "\n" + &suites::help()
+    text + "\n" + &dist::help() + "\n" + &suites::help()
 }
 
 /// Runs `steps` up to the first failure and prints the time of each.
@@ -113,6 +114,8 @@ fn test() -> Result<TestCount, String> {
 /// Tests marked `#[ignore = "long: ..."]`, and more rounds of some. `--tests` keeps out doc tests, where `ignore` means
 /// something else.
 fn heavy() -> Result<TestCount, String> {
+    // The network is slow; a later step needs it.
+    dist::prepare();
     let long = "test --release -p slackwater -p slackwater-backends -p slackwater-arena --tests -- --ignored";
     let mut count = Cargo::new(long).run_tests()?;
     // Kills at random moments of a mount.
@@ -132,11 +135,12 @@ fn fuzz() -> Result<TestCount, String> {
         .run_tests()
 }
 
-/// On a directory, and then on object volumes with the programs that ask most of names and syncs. Others on object volumes
-/// run by hand, and so does `stress`: it looks for crashes, and checks no promise.
+/// On a directory with the static binary, and then on object volumes with the programs that ask most of names and syncs.
+/// Others on object volumes run by hand, and so does `stress`: it looks for crashes, and checks no promise.
 fn suites() -> Result<TestCount, String> {
     packages::install();
-    suites::run(&["pjdfstest", "git", "sqlite", "fio", "fsx", "trees"])?;
+    let binary = dist::small_binary()?.display().to_string();
+    suites::run(&["--binary", &binary, "pjdfstest", "git", "sqlite", "fio", "fsx", "trees"])?;
     suites::run(&["--store", "file", "pjdfstest"])?;
     no_tests(suites::run(&["--store", "s3", "git"]))
 }
