@@ -31,6 +31,9 @@ pub(super) fn check(release: &Release, artefacts: &Artefacts, folder: &Path) -> 
     names_no_folder(&artefacts.binary)?;
     let image = format!("oci:{}", artefacts.image.display());
     check_with("skopeo", &[Path::new("inspect"), Path::new(&image)])?;
+    if let Some(rpm) = &artefacts.rpm {
+        check_with("rpm", &[Path::new("--checksig"), Path::new("--nosignature"), rpm])?;
+    }
     match &artefacts.deb {
         Some(deb) => {
             check_with("lintian", &[Path::new("--fail-on=error,warning"), deb])?;

@@ -55,7 +55,7 @@ pub(super) fn make(release: &Release, tree: &Tree, folder: &Path) -> Result<Path
     }
     let mut build = Command::new("dpkg-deb");
     // One thread, because the number of threads may change the bytes.
-    build.args(["--root-owner-group", "--threads-max=1", "-Zxz", "--build"]).arg(&root).arg(&path);
+    build.args(["--root-owner-group", "--threads-max=1", "-Zxz", "-z3", "--build"]).arg(&root).arg(&path);
     output(release.dated(&mut build))?;
     Ok(path)
 }

@@ -106,6 +106,7 @@ struct Artefacts {
     built: PathBuf,
     binary: PathBuf,
     deb: Option<PathBuf>,
+    rpm: Option<PathBuf>,
     image: PathBuf,
 }
 
@@ -126,16 +127,14 @@ fn pack(release: &Release, built: &Path, folder: &Path) -> Result<Artefacts, Str
     let parts = Parts::new(release)?;
     let tree = Tree::new(release, &binary, &parts)?;
     let deb = if can("dpkg-deb") { Some(deb::make(release, &tree, folder)?) } else { None };
-    if can("rpmbuild") {
-        rpm::make(release, &tree, folder)?;
-    }
+    let rpm = if can("rpmbuild") { Some(rpm::make(release, &tree, folder)?) } else { None };
     let image = image::make(release, &tree, folder)?;
     let list = folder.join(format!("slackwater-{version}-{}.cdx.json", target.triple));
     let text = parts.cyclonedx(version, &release.date("+%Y-%m-%dT%H:%M:%SZ")?);
     fs::write(&list, text).map_err(|error| cannot(&list, &error))?;
     let sums = folder.join("SHA256SUMS");
     fs::write(&sums, checksums(folder, &sums)?).map_err(|error| cannot(&sums, &error))?;
-    Ok(Artefacts { built: built.to_owned(), binary, deb, image })
+    Ok(Artefacts { built: built.to_owned(), binary, deb, rpm, image })
 }
 
 /// The checksums of all files of `folder` but `left_out`, as `sha256sum --check` reads them there.

@@ -1,15 +1,15 @@
 //! The RPM package, made by `rpmbuild` from a spec that only lists the files.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Release;
 use super::command::{cannot, output, remove_folder};
 use super::tree::{Tree, read};
 
-/// Makes the package in `folder`.
-pub(super) fn make(release: &Release, tree: &Tree, folder: &Path) -> Result<(), String> {
+/// The package in `folder`.
+pub(super) fn make(release: &Release, tree: &Tree, folder: &Path) -> Result<PathBuf, String> {
     let mut tree = tree.clone();
     tree.add_for_zsh(release, "usr/share/zsh/site-functions")?;
     for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
@@ -32,7 +32,7 @@ pub(super) fn make(release: &Release, tree: &Tree, folder: &Path) -> Result<(), 
         ("use_source_date_epoch_as_buildtime", "1"),
         ("clamp_mtime_to_source_date_epoch", "1"),
         ("source_date_epoch_from_changelog", "0"),
-        ("_binary_payload", "w6.xzdio"),
+        ("_binary_payload", "w3.xzdio"),
     ] {
         build.args(define(name, value));
     }
@@ -40,5 +40,6 @@ pub(super) fn make(release: &Release, tree: &Tree, folder: &Path) -> Result<(), 
     output(release.dated(&mut build))?;
     let name = format!("slackwater-{}-1.{architecture}.rpm", release.version);
     let (built, path) = (top.join("RPMS").join(architecture).join(&name), folder.join(&name));
-    fs::copy(&built, &path).map(drop).map_err(|error| cannot(&built, &error))
+    fs::copy(&built, &path).map_err(|error| cannot(&built, &error))?;
+    Ok(path)
 }

@@ -6,5 +6,6 @@ flock 9
 if [ -n "$(find "$1" -mtime -7 2> /dev/null)" ]; then
     exit
 fi
-mmdebstrap --quiet --variant=minbase --include=systemd --format=tar "$2" "$1.new" "deb $3 $2 main"
+# Its mounts end with it.
+unshare --mount mmdebstrap --quiet --variant=minbase --include=systemd --format=tar "$2" "$1.new" "deb $3 $2 main"
 mv "$1.new" "$1"
