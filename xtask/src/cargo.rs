@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 /// A cargo command line with the environment it needs.
 pub(crate) struct Cargo {
-    environment: Vec<(&'static str, String)>,
+    environment: Vec<(String, String)>,
     arguments: Vec<String>,
 }
 
@@ -19,8 +19,8 @@ impl Cargo {
     }
 
     /// Adds one environment variable.
-    pub(crate) fn env(mut self, name: &'static str, value: &str) -> Cargo {
-        self.environment.push((name, value.to_owned()));
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Cargo {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 

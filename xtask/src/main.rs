@@ -2,11 +2,12 @@
 //!
 //! [`steps`] lists the checks and runs them; [`cargo`] starts cargo; [`packages`] installs the programs that tests run.
 //! [`licences`] and [`tidy`] are the checks that no standard tool makes, and [`suites`] runs real programs on a mounted
-//! directory. [`site`] makes the documentation site, with [`markdown`]. [`api`] lists the public API of the libraries.
-//! Warnings are errors here and nowhere else.
+//! directory. [`dist`] makes what people install. [`site`] makes the documentation site, with [`markdown`]. [`api`] lists the
+//! public API of the libraries. Warnings are errors here and nowhere else.
 
 mod api;
 mod cargo;
+mod dist;
 mod licences;
 mod markdown;
 mod packages;
@@ -32,13 +33,12 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["suites", ref options @ ..] if !options.is_empty() => suites::run(options),
+        ["dist", ref options @ ..] if !options.is_empty() => dist::run(options),
         ["api"] => tidy::rewrite_api(),
         ["site"] => site::make(),
         ["ci"] => steps::run(steps::STEPS.iter()),
         ["ci", "--quick"] => steps::run(steps::STEPS.iter().filter(|step| !step.is_slow)),
-        [name] if steps::STEPS.iter().any(|step| step.name == name) => {
-            steps::run(steps::STEPS.iter().filter(|step| step.name == name))
-        }
+        [name] if steps::named(name).next().is_some() => steps::run(steps::named(name)),
         _ => Err(format!("unknown arguments: {}\n\n{}", arguments.join(" "), steps::help())),
     };
     match outcome {

@@ -1,4 +1,4 @@
-//! The programs that tests run on a mounted directory: installed from Debian's packages where that is possible.
+//! The programs that tests run and that packages are made with: installed from Debian's packages where that is possible.
 //!
 //! Root on a machine with apt installs them. Elsewhere the tests that need a missing one are skipped and listed.
 
@@ -11,7 +11,10 @@ use std::process::Command;
 use crate::suites::{is_installed, is_root};
 
 /// A program and the package that has it.
-const PROGRAMS: &[(&str, &str)] = &[
+type Program = (&'static str, &'static str);
+
+/// The programs that tests run.
+pub(crate) const FOR_TESTS: &[Program] = &[
     ("setfacl", "acl"),
     ("setfattr", "attr"),
     ("bindfs", "bindfs"),
@@ -30,20 +33,24 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.xfs", "xfsprogs"),
 ];
 
+/// The programs that packages are made and tried with.
+pub(crate) const FOR_PACKAGES: &[Program] =
+    &[("mmdebstrap", "mmdebstrap"), ("musl-gcc", "musl-tools"), ("rpmbuild", "rpm")];
+
 /// The package manager that every Debian has.
-const ESSENTIAL: [(&str, &str); 4] =
-    [("setpriv", "util-linux"), ("tar", "tar"), ("timeout", "coreutils"), ("umount", "mount")];
+const ESSENTIAL: &[Program] =
+    &[("setpriv", "util-linux"), ("tar", "tar"), ("timeout", "coreutils"), ("umount", "mount")];
 
 /// The package that has a program.
 pub(crate) fn package_of(program: &str) -> Option<&'static str> {
-    let mut listed = PROGRAMS.iter().chain(&ESSENTIAL);
+    let mut listed = FOR_TESTS.iter().chain(ESSENTIAL);
     listed.find(|(name, _)| *name == program).map(|(_, package)| *package)
 }
 
-/// Installs the missing programs, or says why it cannot.
-pub(crate) fn install() {
+/// Installs those of `programs` that are missing, or says why it cannot.
+pub(crate) fn install(programs: &[Program]) {
     let mut missing: Vec<_> =
-        PROGRAMS.iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| *package).collect();
+        programs.iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| *package).collect();
     missing.dedup();
     if missing.is_empty() {
         return;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::cargo::{Cargo, TestCount};
-use crate::{licences, packages, suites, tidy};
+use crate::{dist, licences, packages, suites, tidy};
 
 /// One check. `run` returns what its tests reported; an error says what failed and, for cargo, how to repeat it.
 pub(crate) struct Step {
@@ -34,6 +34,19 @@ pub(crate) const STEPS: [Step; 12] = [
     Step { name: "licences", about: "licences of all dependencies", is_slow: false, run: licences },
 ];
 
+/// Not part of `cargo xtask ci`: it builds the command once more, and fetches a Debian.
+pub(crate) const BY_HAND: [Step; 1] = [Step {
+    name: "dist",
+    about: "packages, and their life on a fresh Debian; needs root",
+    is_slow: true,
+    run: dist::step,
+}];
+
+/// The check with this name, if there is one.
+pub(crate) fn named(name: &str) -> impl Iterator<Item = &'static Step> {
+    STEPS.iter().chain(&BY_HAND).filter(move |step| step.name == name)
+}
+
 /// The text of `--help`.
 pub(crate) fn help() -> String {
     let mut text = String::from(
@@ -44,9 +57,13 @@ pub(crate) fn help() -> String {
     for step in &STEPS {
         text += &format!("    {:<9}{} {}\n", step.name, if step.is_slow { '*' } else { ' ' }, step.about);
     }
+    text += "by hand:\n";
+    for step in &BY_HAND {
+        text += &format!("    {:<11}{}\n", step.name, step.about);
+    }
     text += "\ncargo xtask api          rewrite the listings of the public API in docs/api\n\
              cargo xtask site         make the documentation site in target/site/html; needs mdBook\n";
-    text + "\n" + &suites::help()
+    text + "\n" + &dist::help() + "\n" + &suites::help()
 }
 
 /// Runs `steps` up to the first failure and prints the time of each.
@@ -91,7 +108,7 @@ fn clippy() -> Result<TestCount, String> {
 }
 
 fn test() -> Result<TestCount, String> {
-    packages::install();
+    packages::install(packages::FOR_TESTS);
     let list = suites::target_directory()?.join("skipped-tests");
     let _ = fs::remove_file(&list);
     // Some tests run programs of other packages.
@@ -150,7 +167,7 @@ fn fuzz() -> Result<TestCount, String> {
 /// On a directory; on one whose server is killed again and again; and then on object volumes with the programs that ask most
 /// of names and syncs. Others on object volumes run by hand, and so does `stress`: it looks for crashes, and checks no promise.
 fn suites() -> Result<TestCount, String> {
-    packages::install();
+    packages::install(packages::FOR_TESTS);
     suites::run(&["pjdfstest", "git", "sqlite", "fio", "fsx", "trees"])?;
     suites::run(&["--kill", "git", "sqlite"])?;
     suites::run(&["--store", "file", "pjdfstest"])?;

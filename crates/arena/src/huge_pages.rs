@@ -72,8 +72,10 @@ pub(crate) unsafe fn collapse(base: NonNull<u8>, len: usize) -> bool {
 /// # Safety
 /// The [`HUGE_BYTES`] from `start` on are mapped by the caller.
 unsafe fn collapse_one(start: *mut c_void) -> io::Result<()> {
+    /// The kernel's number, the same on all architectures; the libc crate has it for glibc only.
+    const MADV_COLLAPSE: libc::c_int = 25;
     // SAFETY: the caller's guarantee; the advice does not change the bytes.
-    match unsafe { libc::madvise(start, HUGE_BYTES, libc::MADV_COLLAPSE) } {
+    match unsafe { libc::madvise(start, HUGE_BYTES, MADV_COLLAPSE) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }

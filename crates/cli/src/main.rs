@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     log::start();
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();
-    if Path::new(&name).file_name().is_some_and(|name| name == mount::mount_helper::NAME) {
+    if Path::new(&name).file_name().is_some_and(mount::mount_helper::is_named) {
         return mount::mount_helper::run(words);
     }
     match run(&Arguments::parse().command) {

@@ -17,7 +17,7 @@ use libc::{FUTEX_PRIVATE_FLAG, FUTEX_WAIT, FUTEX_WAKE};
 /// stray wake meant for an earlier user of the address.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> bool {
     let timespec = timeout.map(|t| libc::timespec {
-        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: t.subsec_nanos().into(),
     });
     let timespec = timespec.as_ref().map_or(ptr::null(), ptr::from_ref);

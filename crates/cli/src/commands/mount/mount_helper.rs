@@ -1,7 +1,7 @@
 //! `mount.slackwater`, the helper that `mount(8)` calls, also for `/etc/fstab`: `mount.slackwater SOURCE DIR [-sfnv]
-//! [-o OPTIONS]`.
+//! [-o OPTIONS]`. For the type `fuse.slackwater`, which the mount table shows, its name is `mount.fuse.slackwater`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -15,8 +15,13 @@ use crate::exit::{Failure, Reason};
 use crate::os::mount_table::{is_slackwater, mount_at};
 use crate::output::terminal::errln;
 
-/// The name that makes the command act as the helper.
-pub(crate) const NAME: &str = "mount.slackwater";
+/// The usual name of the helper.
+const NAME: &str = "mount.slackwater";
+
+/// Whether a program of this name acts as the helper.
+pub(crate) fn is_named(program: &OsStr) -> bool {
+    [NAME, "mount.fuse.slackwater"].iter().any(|name| program == *name)
+}
 
 /// The exit status that `mount(8)` documents.
 const STATUS_USAGE: u8 = 1;
@@ -143,6 +148,12 @@ mod tests {
 
     fn parse(line: &str) -> Result<Call, Failure> {
         parse_call(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn the_helper_has_a_name_for_each_type() {
+        let named = ["mount.slackwater", "mount.fuse.slackwater", "slackwater", "mount.fuse"];
+        assert_eq!(named.map(|name| is_named(OsStr::new(name))), [true, true, false, false]);
     }
 
     #[test]
