@@ -20,6 +20,7 @@ pub(crate) const FOR_TESTS: &[Program] = &[
     ("bindfs", "bindfs"),
     ("chromium", "chromium"),
     ("fio", "fio"),
+    ("fuser", "psmisc"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
     ("pg_ctlcluster", "postgresql"),

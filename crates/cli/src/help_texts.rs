@@ -30,7 +30,8 @@ Examples:
   slackwater top
   slackwater top --once --json --interval 5s
 
-To mount from /etc/fstab, link this program as /sbin/mount.slackwater:
+To mount from /etc/fstab, link this program as /sbin/mount.slackwater,
+mount.fuse.slackwater, umount.slackwater and umount.fuse.slackwater:
   /srv/db  /mnt/db  slackwater  cache=2GiB,dirty-expire=5s,nofail  0 0
 ";
 
@@ -239,9 +240,14 @@ Examples:
 pub(crate) const MOUNT_NOTES: &str = "\
 Unmounting: Ctrl-C or SIGTERM writes everything back and unmounts. After
 SIGTERM the process also ends, with status 7, if the source accepts
-nothing for 30 s; the next mount writes the rest back. umount(8)
-and fusermount3 -u lose nothing either: the process ends once everything
-is written back.
+nothing for 30 s; the next mount writes the rest back. fusermount3 -u
+and umount(8) lose nothing either. They return at once, and the process
+ends once everything is written back. umount(8) waits for that if the
+mount was made by mount(8) and /sbin has its helpers (docs/FSTAB.md).
+
+mount -o remount,ro writes everything back and makes the volume
+read-only, unless files are open for writing; remount,rw undoes it.
+Other options cannot change while it is mounted.
 
 A source that a process or daemon of this user has mounted: as root,
 the command makes one more mount point of the same volume and returns.
@@ -285,6 +291,11 @@ source writes it back.
 
 --park does the same for a volume that no program uses. A line says how
 much is kept and where, and the status is 0.
+
+umount(8) of a volume with much unwritten data returns at once, while
+the process of the mount writes it back. Its helper umount.slackwater
+waits as this command does, without a deadline; it is called for mounts
+that were made by mount(8) or from /etc/fstab. See docs/FSTAB.md.
 
 Examples:
   slackwater umount /mnt/data

@@ -44,7 +44,8 @@ use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
 use crate::commands::{
-    completions, daemon, doctor, events, ls, man, mount, restart, set, status, sync, tenants, top, umount, upgrade,
+    completions, daemon, doctor, events, ls, man, mount, restart, set, status, sync, tenants, top, umount,
+    umount_helper, upgrade,
 };
 use crate::exit::Failure;
 use crate::output::terminal::errln;
@@ -54,8 +55,12 @@ fn main() -> ExitCode {
     log::start();
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();
-    if Path::new(&name).file_name().is_some_and(mount::mount_helper::is_named) {
+    let name = Path::new(&name).file_name().unwrap_or_default();
+    if mount::mount_helper::NAMES.iter().any(|helper| name == *helper) {
         return mount::mount_helper::run(words);
+    }
+    if umount_helper::NAMES.iter().any(|helper| name == *helper) {
+        return umount_helper::run(words);
     }
     match run(&Arguments::parse().command) {
         Ok(code) => code,

@@ -159,6 +159,11 @@ impl ProbeFile {
         outcome
     }
 
+    /// Makes the name again, for a probe that has not run.
+    pub(crate) fn begin(&self) {
+        self.is_there.store(true, Ordering::Release);
+    }
+
     /// Removes the name.
     pub(crate) fn end(&self) {
         self.is_there.store(false, Ordering::Release);

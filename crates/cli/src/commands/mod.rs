@@ -3,6 +3,7 @@
 //! ```text
 //! mount/, daemon/                     serve volumes
 //! umount, sync, status                talk to a mount process, or to a daemon about a volume
+//! umount_helper                       umount.slackwater, which umount(8) calls
 //! restart, upgrade                    replace the process of a mount with --keep
 //! ls, tenants, set, events            talk to a daemon
 //! top/, doctor/, man, completions     other commands
@@ -29,4 +30,5 @@ mod target;
 pub(crate) mod tenants;
 pub(crate) mod top;
 pub(crate) mod umount;
+pub(crate) mod umount_helper;
 pub(crate) mod upgrade;

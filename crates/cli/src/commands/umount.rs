@@ -48,7 +48,7 @@ fn umount_one(target: &Target, arguments: &UmountArguments, is_only: bool) -> Re
 }
 
 /// Frees the mount point of a dead process. This is not an unmount, which would mean that everything is written back.
-fn free_mountpoint(found: &Found) -> Failure {
+pub(super) fn free_mountpoint(found: &Found) -> Failure {
     let mountpoint = &found.entry.mountpoint;
     match mount_table::mount_at(mountpoint) {
         Some(mount) if mount_table::is_slackwater(&mount) => match detach(mountpoint) {

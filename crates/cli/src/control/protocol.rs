@@ -112,6 +112,11 @@ pub(crate) enum Request {
     /// Mount the volume at a further mount point, in the mount namespace of the peer. `options` are those that were
     /// stated, each with its value; the volume must have the same.
     Attach { mountpoint: PathBuf, options: BTreeMap<String, String> },
+    /// Before a remount: check that the volume has the options that were stated, as for `Attach`. If it is to become
+    /// read-only, write everything back.
+    PrepareRemount { read_only: bool, options: BTreeMap<String, String> },
+    /// The volume is read-only or writable now, after a remount of its mount point.
+    Remounted { read_only: bool },
     /// Detach the volume from its mount point at once; it ends when no program uses it any more.
     Detach,
     /// Let another process take the mount over, if it is kept; of another program, if there is one. Answered at once.
@@ -142,6 +147,8 @@ impl Request {
             | Self::WouldLose
             | Self::Umount { .. }
             | Self::Attach { .. }
+            | Self::PrepareRemount { .. }
+            | Self::Remounted { .. }
             | Self::Detach
             | Self::Restart { .. }
             | Self::Set { .. }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::protocol::{FailedUpgrade, VolumeOptions};
 use crate::registry::Entry;
+use crate::volume::settings::{ON, READ_ONLY};
 
 /// Incremented when a message changes its meaning.
 pub(crate) const PROTOCOL_VERSION: u32 = 3;
@@ -185,4 +186,12 @@ pub(crate) struct HeldVolume {
     /// Changed settings.
     pub(crate) settings: BTreeMap<String, String>,
     pub(crate) places: Vec<Place>,
+}
+
+impl HeldVolume {
+    /// Its options with what a remount has changed.
+    pub(crate) fn options_now(&self) -> VolumeOptions {
+        let read_only = self.settings.get(READ_ONLY).map_or(self.options.read_only, |value| value == ON);
+        VolumeOptions { read_only, ..self.options }
+    }
 }

@@ -4,6 +4,8 @@
 //! kernel           the version of the kernel
 //! mount_table      what is mounted where
 //! detach           lazy unmount
+//! namespace        enters a mount namespace
+//! utab             the list of options that umount(8) reads
 //! private_dir      a directory of this user where everyone may make files
 //! early_exit       exit of a process whose sources may hang
 //! killed_process   processes that were killed and cannot end
@@ -16,5 +18,7 @@ pub(crate) mod kernel;
 pub(crate) mod killed_process;
 pub(crate) mod memory_file;
 pub(crate) mod mount_table;
+pub(crate) mod namespace;
 pub(crate) mod private_dir;
 pub(crate) mod sys;
+pub(crate) mod utab;

@@ -187,6 +187,17 @@ impl FrontEnd {
         })
     }
 
+    /// Records that it has become read-only or writable, by a remount at `place`.
+    ///
+    /// # Errors
+    /// It cannot stay writable.
+    pub(crate) fn remounted(&self, place: &MountPoint, read_only: bool) -> Result<(), Failure> {
+        self.mounted.remounted(place, read_only).map_err(|error| {
+            Failure::failed(format!("cannot make {} writable: {error}", place.path().printable()))
+                .advise("unmount it, and mount it without ro")
+        })
+    }
+
     /// Takes over the places of a predecessor.
     pub(crate) fn set_places(&self, places: Vec<MountPoint>) {
         self.mounted.set_places(places);

@@ -4,6 +4,11 @@ use slackwater_fuse::tenants::TenantConfig;
 
 use crate::exit::Failure;
 
+/// The setting that a remount changes, and its values.
+pub(crate) const READ_ONLY: &str = "read-only";
+pub(crate) const ON: &str = "on";
+pub(crate) const OFF: &str = "off";
+
 /// Parses `on` or `off`.
 ///
 /// # Errors

@@ -32,6 +32,7 @@ mod needs;
 mod other_users;
 mod places;
 mod prometheus;
+mod remounts;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod sandbox;
@@ -43,6 +44,7 @@ mod system_calls;
 mod tenants;
 mod top;
 mod transport;
+mod umount8;
 mod unprivileged;
 
 use rig::{bytes, runs};

@@ -32,6 +32,9 @@ pub enum MountVolumeError {
         "the source has no file handles by which another process finds files again, and descriptors cannot replace them"
     )]
     NoNumbers,
+    /// A volume that was mounted read-only cannot be made writable on this kernel.
+    #[error("this kernel's cache does not follow writes around it, and files of the read-only mount are in it")]
+    Incoherent,
     /// The record of an earlier process cannot be used.
     #[error(transparent)]
     Record(#[from] RecordError),

@@ -33,6 +33,7 @@ mod kept;
 mod namespaces;
 mod places;
 mod point;
+mod remount;
 mod start;
 
 use std::path::{Path, PathBuf};
@@ -51,6 +52,7 @@ use crate::fusectl::abort_connection;
 use crate::mount::{MountOptions, UnmountError};
 use crate::mounted::deadline::Deadline;
 use crate::mounted::flush::flush_mapped;
+use crate::mounted::remount::Writable;
 use crate::mounted::start::Started;
 use crate::negotiate::MissingFeature;
 use crate::pool::Pool;
@@ -81,6 +83,7 @@ pub struct MountedVolume {
     /// Never empty: see [`places`].
     places: Mutex<Vec<MountPoint>>,
     options: MountOptions,
+    writable: Writable,
     /// `st_dev` of its files.
     dev: u64,
     umount: Mutex<()>,
@@ -150,7 +153,7 @@ impl MountedVolume {
         options: &MountOptions,
         started: Result<Started, MountVolumeError>,
     ) -> Result<Arc<Self>, MountVolumeError> {
-        let Started { session, dev, missing } = started.inspect_err(|_| {
+        let Started { session, dev, missing, unused_probe } = started.inspect_err(|_| {
             if !volume.is_handed_over() {
                 volume.tear_down();
             }
@@ -159,7 +162,20 @@ impl MountedVolume {
         let umount = Mutex::new(UMOUNT, ());
         let places = Mutex::new(LEAF, vec![MountPoint::here(mountpoint.to_owned())]);
         let (mountpoint, discards, options) = (mountpoint.to_owned(), AtomicBool::new(false), options.clone());
-        Ok(Arc::new(Self { sb, volume, session, missing, mountpoint, places, options, dev, umount, discards }))
+        let writable = Writable::new(&options, unused_probe);
+        Ok(Arc::new(Self {
+            sb,
+            volume,
+            session,
+            missing,
+            mountpoint,
+            places,
+            options,
+            writable,
+            dev,
+            umount,
+            discards,
+        }))
     }
 
     /// The first mount point.

@@ -15,13 +15,13 @@
 
 use rustix::io::Errno;
 
-use crate::mount;
+use crate::mount::{self, MountOptions};
 use crate::mounted::deadline::Deadline;
 use crate::mounted::point::MountPoint;
 use crate::mounted::{MountVolumeError, MountedError, MountedVolume, Progress, Step, UmountRequest};
 
 impl MountedVolume {
-    /// Mounts the volume at `point` as well, with the options of its first mount.
+    /// Mounts the volume at `point` as well, with the options of its first mount, and read-only as it is now.
     ///
     /// # Errors
     /// It is not mounted there: the volume has ended, or this process may not mount.
@@ -30,7 +30,7 @@ impl MountedVolume {
             return Err(MountVolumeError::Device(Errno::NOTCONN));
         }
         let device = self.session.try_clone_fd().map_err(MountVolumeError::Device)?;
-        let options = self.options.clone();
+        let options = MountOptions { read_only: self.writable.is_read_only(), ..self.options.clone() };
         let mounted = point.visit(move |path| mount::mount_again(&device, path, &options));
         mounted.map_err(MountVolumeError::Device)??;
         let mut places = self.places.lock();

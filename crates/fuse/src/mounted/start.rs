@@ -12,7 +12,7 @@ use crate::local_stat::device_at;
 use crate::mount::{self, MountOptions, Uring};
 use crate::mounted::MountVolumeError;
 use crate::negotiate::{InitOptions, MissingFeature};
-use crate::notifier::Notification;
+use crate::notifier::{Notification, Notifier};
 use crate::pool::Pool;
 use crate::session::Session;
 use crate::takeover::RecordError;
@@ -32,6 +32,8 @@ pub(super) struct Started {
     pub(super) dev: u64,
     /// Features that this kernel does not have.
     pub(super) missing: Vec<MissingFeature>,
+    /// The probe, if it has not run because the mount is read-only.
+    pub(super) unused_probe: Option<Arc<ProbeFile>>,
 }
 
 /// Mounts a volume and serves it.
@@ -56,7 +58,7 @@ pub(super) fn start(
             // Nothing is written around the cache.
             probe.end();
             volume.trust_kernel_cache();
-        } else if is_coherent(&probe, &session, mountpoint) {
+        } else if is_coherent(&probe, session.notifier(), mountpoint) {
             volume.trust_kernel_cache();
         } else {
             missing.push(COHERENCE);
@@ -68,7 +70,7 @@ pub(super) fn start(
         if let Some(keeping) = volume.keeping() {
             keeping.record.agree(session.negotiated(), dev, !missing.contains(&COHERENCE));
         }
-        Ok(Started { session, dev, missing })
+        Ok(Started { session, dev, missing, unused_probe: options.read_only.then_some(probe) })
     };
     start().inspect_err(|_| {
         // Unmount rather than leave a mount that hangs.
@@ -95,16 +97,18 @@ pub(super) fn take_over(
     let missing = negotiated.missing.clone();
     let probe = Arc::new(ProbeFile::new());
     probe.end();
-    let session = Session::take_over(pool, transport, negotiated, Arc::new(Served { volume: volume.clone(), probe }))?;
-    Ok(Started { session, dev, missing })
+    let served = Served { volume: volume.clone(), probe: Arc::clone(&probe) };
+    let session = Session::take_over(pool, transport, negotiated, Arc::new(served))?;
+    Ok(Started { session, dev, missing, unused_probe: options.read_only.then_some(probe) })
 }
 
-fn is_coherent(probe: &ProbeFile, session: &Session, mountpoint: &Path) -> bool {
+/// Runs the probe.
+pub(super) fn is_coherent(probe: &ProbeFile, notifier: &Notifier, mountpoint: &Path) -> bool {
     let outcome = probe.run(mountpoint);
     // The kernel need not keep the name. A thread that holds the root's lock may wait for the backend, so another
     // thread sends this.
     let name = probe.name().to_owned();
-    session.notifier().queue(Notification::InvalEntry { parent: ROOT_ID, name });
+    notifier.queue(Notification::InvalEntry { parent: ROOT_ID, name });
     outcome.unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot test how the kernel's cache behaves: readers bypass it");
         false

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::path::Path;
 
 use humantime::format_duration;
 use slackwater_arena::size;
@@ -16,12 +17,10 @@ use crate::object;
 use crate::output::shell;
 use crate::output::terminal::outln;
 use crate::registry::{Entry, Found};
+use crate::volume::settings::{OFF, ON, READ_ONLY};
 
 /// Options by their names, each with its value.
 type Options = BTreeMap<String, String>;
-
-const ON: &str = "on";
-const OFF: &str = "off";
 
 /// Has the process of `found` mount its volume at the mount point of `entry`, and announces it. Returns whether it has: not if it is about
 /// to end, or cannot mount a volume twice.
@@ -33,7 +32,7 @@ pub(super) fn attach(found: &Found, entry: &Entry, arguments: &MountArguments) -
     if arguments.wait || arguments.take_over {
         return Ok(false);
     }
-    let request = Request::Attach { mountpoint: entry.mountpoint.clone(), options: stated(arguments, entry) };
+    let request = Request::Attach { mountpoint: entry.mountpoint.clone(), options: stated(arguments, &entry.arena) };
     let conversation = Conversation::open(&found.socket(), &found.entry.volume_ref(), &request, ANSWER_WITHIN);
     let Ok(mut conversation) = conversation else { return Ok(false) };
     loop {
@@ -60,7 +59,7 @@ fn announce(found: &Found, entry: &Entry) {
 }
 
 /// The options on the command line that concern the volume or its cache.
-fn stated(arguments: &MountArguments, entry: &Entry) -> Options {
+pub(super) fn stated(arguments: &MountArguments, arena: &Path) -> Options {
     let mut stated = stated_of_volume(&options::of_volume(arguments));
     let mut add = |name: &str, value: Option<String>| stated.extend(value.map(|value| (name.to_owned(), value)));
     add("cache", arguments.cache.map(bytes));
@@ -68,7 +67,7 @@ fn stated(arguments: &MountArguments, entry: &Entry) -> Options {
     add("dirty-expire", text(arguments.dirty_expire.map(format_duration)));
     add("tenant-by", text(arguments.tenant_by));
     add("metrics", text(arguments.metrics));
-    add("arena", arguments.arena.as_ref().map(|_| entry.arena.to_string_lossy().into_owned()));
+    add("arena", arguments.arena.as_ref().map(|_| arena.to_string_lossy().into_owned()));
     for (tenant, limit) in &arguments.tenant_limit {
         add(&format!("tenant-limit {}", tenant.to_string_lossy()), Some(bytes(*limit)));
     }
@@ -90,7 +89,7 @@ pub(super) fn running(arguments: &MountArguments, entry: &Entry) -> Options {
     ];
     let mut running: Options = defaults.map(|(name, value)| (name.to_owned(), value)).into();
     running.extend(of_volume(&options::of_volume(arguments)));
-    running.extend(stated(arguments, entry));
+    running.extend(stated(arguments, &entry.arena));
     running
 }
 
@@ -107,7 +106,7 @@ pub(crate) fn of_volume(options: &VolumeOptions) -> Options {
     // Always so for root, who alone can mount a volume twice.
     let _ = allow_other;
     let flags =
-        [("read-only", read_only), ("nosuid", nosuid), ("nodev", nodev), ("noexec", noexec), ("dontcache", dontcache)];
+        [(READ_ONLY, read_only), ("nosuid", nosuid), ("nodev", nodev), ("noexec", noexec), ("dontcache", dontcache)];
     let mut all: Options = flags.map(|(name, is_on)| (name.to_owned(), on_or_off(is_on))).into();
     let mut add = |name: &str, value: Option<String>| all.extend(value.map(|value| (name.to_owned(), value)));
     add("transport", (transport != Transport::Auto).then(|| transport.to_string()));
@@ -124,6 +123,6 @@ fn bytes(bytes: u64) -> String {
     format!("{} ({bytes} bytes)", size::text(bytes))
 }
 
-fn on_or_off(is_on: bool) -> String {
+pub(super) fn on_or_off(is_on: bool) -> String {
     if is_on { ON } else { OFF }.to_owned()
 }

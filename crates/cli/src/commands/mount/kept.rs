@@ -122,6 +122,7 @@ pub(super) fn take_over(
     main_loop.mounting();
     let Inheritance { predecessor, parts, mut volumes } = inheritance;
     let mut inherited = volumes.pop().ok_or_else(|| not_taken_over("the keeper does not hold it"))?;
+    let arguments = &MountArguments { read_only: inherited.volume.options_now().read_only, ..arguments.clone() };
     let kept = keeper.inherited(&inherited.volume);
     let part = |part| parts.duplicate(part).map_err(failed);
     let of_volume = |part| inherited.parts.duplicate(part).map_err(failed);

@@ -19,6 +19,7 @@ mod kept;
 mod main_loop;
 pub(crate) mod mount_helper;
 pub(crate) mod options;
+pub(crate) mod remount;
 
 use std::io;
 use std::net::TcpListener;

@@ -1,27 +1,28 @@
 //! `mount.slackwater`, the helper that `mount(8)` calls, also for `/etc/fstab`: `mount.slackwater SOURCE DIR [-sfnv]
-//! [-o OPTIONS]`. For the type `fuse.slackwater`, which the mount table shows, its name is `mount.fuse.slackwater`.
+//! [-N NAMESPACE] [-o OPTIONS]`.
+//!
+//! `mount(8)` knows a mounted volume by the type in the kernel's list, so a remount without a line in fstab calls
+//! `mount.fuse.slackwater`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rustix::io::Errno;
-use rustix::mount::{MountFlags, mount_remount};
 use slackwater_fuse::Printable as _;
 
 use crate::arguments::{Arguments, Command, MountArguments};
+use crate::commands::mount::remount::remount;
 use crate::commands::mount::{background, options};
 use crate::exit::{Failure, Reason};
-use crate::os::mount_table::{is_slackwater, mount_at};
+use crate::os::{namespace, utab};
 use crate::output::terminal::errln;
+use crate::volume::endpoints::name_of;
 
-/// The usual name of the helper.
 const NAME: &str = "mount.slackwater";
 
-/// Whether a program of this name acts as the helper.
-pub(crate) fn is_named(program: &OsStr) -> bool {
-    [NAME, "mount.fuse.slackwater"].iter().any(|name| program == *name)
-}
+/// The names that make the command act as the helper.
+pub(crate) const NAMES: [&str; 2] = [NAME, "mount.fuse.slackwater"];
 
 /// The exit status that `mount(8)` documents.
 const STATUS_USAGE: u8 = 1;
@@ -36,33 +37,23 @@ struct Call {
     fake: bool,
     /// Print the announcement. Otherwise only errors are printed, because the caller has its own output.
     verbose: bool,
-    /// Change the options that the kernel enforces, without touching the mount process.
+    /// Change the options of a mounted volume.
     is_remount: bool,
-}
-
-/// `mount -o remount`: changes read-only, nosuid, nodev and noexec. All other options stay as they are.
-fn remount(arguments: &MountArguments) -> Result<(), Failure> {
-    let MountArguments { mountpoint, read_only, nosuid, nodev, noexec, .. } = arguments;
-    let mut flags = MountFlags::NOATIME;
-    flags.set(MountFlags::RDONLY, *read_only);
-    flags.set(MountFlags::NOSUID, *nosuid);
-    flags.set(MountFlags::NODEV, *nodev);
-    flags.set(MountFlags::NOEXEC, *noexec);
-    if !mount_at(mountpoint).is_some_and(|mount| is_slackwater(&mount)) {
-        return Err(Failure::usage(format!("{} is not a slackwater mount", mountpoint.printable())));
-    }
-    mount_remount(mountpoint, flags, c"").map_err(|errno| {
-        let busy = if errno == Errno::BUSY { "; a file is open for writing" } else { "" };
-        Failure::failed(format!("cannot remount {}: {errno}{busy}", mountpoint.printable()))
-    })
+    /// The mount namespace of the mount.
+    namespace: Option<PathBuf>,
+    /// Options that only other programs read, for their list; `None` if the mount is to be in no list.
+    of_programs: Option<Vec<String>>,
 }
 
 /// Mounts in the background.
 pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
-    let outcome = parse_call(words).and_then(|asked| match (asked.fake, asked.is_remount) {
-        (true, _) => Ok(ExitCode::SUCCESS),
-        (false, true) => remount(&asked.arguments).map(|()| ExitCode::SUCCESS),
-        (false, false) => background::start(&asked.arguments, asked.verbose),
+    let outcome = parse_call(words).and_then(|asked| {
+        asked.namespace.as_deref().map_or(Ok(()), namespace::enter)?;
+        match (asked.fake, asked.is_remount) {
+            (true, _) => Ok(ExitCode::SUCCESS),
+            (false, true) => remount(&asked.arguments).map(|()| ExitCode::SUCCESS),
+            (false, false) => mount(&asked),
+        }
     });
     match outcome {
         Ok(code) if code == ExitCode::SUCCESS => code,
@@ -74,15 +65,28 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
+fn mount(asked: &Call) -> Result<ExitCode, Failure> {
+    let status = background::start(&asked.arguments, asked.verbose)?;
+    if status == ExitCode::SUCCESS
+        && let Some(of_programs) = &asked.of_programs
+        && let Ok(mountpoint) = name_of(&asked.arguments.mountpoint)
+    {
+        // Without the record, umount(8) returns before everything is written back.
+        let _ = utab::record(&mountpoint, of_programs);
+    }
+    Ok(status)
+}
+
 fn parse_call(mut words: impl Iterator<Item = OsString>) -> Result<Call, Failure> {
-    let mut places = Vec::new();
+    let (mut places, mut namespace, mut is_listed) = (Vec::new(), None, true);
     let (mut fake, mut sloppy, mut verbose, mut option_lists) = (false, false, false, Vec::new());
     while let Some(word) = words.next() {
         let missing = || Failure::usage(format!("{} needs a value", word.printable())).advise(USAGE);
         match word.to_str() {
             Some("-o") => option_lists.push(words.next().ok_or_else(missing)?),
-            // A mount namespace, and a type with a subtype: mount(8) has already handled them.
-            Some("-N" | "-t") => drop(words.next().ok_or_else(missing)?),
+            Some("-N") => namespace = Some(PathBuf::from(words.next().ok_or_else(missing)?)),
+            // A type with a subtype.
+            Some("-t") => drop(words.next().ok_or_else(missing)?),
             Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
                 for flag in flags[1..].chars() {
                     match flag {
@@ -90,7 +94,8 @@ fn parse_call(mut words: impl Iterator<Item = OsString>) -> Result<Call, Failure
                         'f' => fake = true,
                         'r' => option_lists.push("ro".into()),
                         'v' => verbose = true,
-                        'n' | 'w' => {}
+                        'n' => is_listed = false,
+                        'w' => {}
                         _ => {
                             return Err(
                                 Failure::usage(format!("unknown option -{}", flag.escape_default())).advise(USAGE)
@@ -115,10 +120,11 @@ fn parse_call(mut words: impl Iterator<Item = OsString>) -> Result<Call, Failure
     })?;
     let Command::Mount(arguments) = parsed.command else { unreachable!("the line says mount") };
     let mut arguments = *arguments;
-    let mut is_remount = false;
+    let (mut is_remount, mut of_programs) = (false, Vec::new());
     for list in option_lists {
         let list = list.to_str().ok_or_else(|| Failure::usage("options must be UTF-8"))?;
         let mut unknown = options::apply(&mut arguments, list)?;
+        of_programs.extend(list.split(',').filter(|option| utab::is_of_programs(option)).map(str::to_owned));
         is_remount |= unknown.iter().any(|option| option == "remount");
         // A remount passes the kernel's own options back.
         unknown.retain(|option| option != "remount" && !is_of_the_kernel(option));
@@ -127,7 +133,8 @@ fn parse_call(mut words: impl Iterator<Item = OsString>) -> Result<Call, Failure
                 .advise("slackwater mount --help lists them; with -s unknown options are ignored"));
         }
     }
-    Ok(Call { arguments, fake, verbose, is_remount })
+    let of_programs = is_listed.then_some(of_programs);
+    Ok(Call { arguments, fake, verbose, is_remount, namespace, of_programs })
 }
 
 /// Options that /proc/mounts shows for FUSE and that the command ignores.

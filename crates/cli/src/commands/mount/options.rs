@@ -16,7 +16,7 @@ use crate::option_values::{
 
 /// Options of `mount(8)`, `systemd` and the kernel's own file systems that change nothing here: the first ones are
 /// meant for others, and the rest state what is so anyway. Access times are never kept: every mount is `noatime`.
-const GENERIC: [&str; 20] = [
+const GENERIC: [&str; 21] = [
     "defaults",
     "auto",
     "noauto",
@@ -37,6 +37,7 @@ const GENERIC: [&str; 20] = [
     "lazytime",
     "nolazytime",
     "comment",
+    "uhelper",
 ];
 
 /// Such options that a cache cannot support.
@@ -144,7 +145,7 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             _ if IMPOSSIBLE.contains(&name) => {
                 return Err(refused(&"a mount through a cache cannot support it").advise("mount without it"));
             }
-            _ if GENERIC.contains(&name) || name.starts_with("x-") => {}
+            _ if GENERIC.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
             _ => unknown.push(option.to_owned()),
         }
     }

@@ -9,6 +9,7 @@
 //!     process ends and the next one writes it back; a daemon continues to flush.
 
 mod places;
+mod remount;
 mod restart;
 mod umount;
 
@@ -411,6 +412,10 @@ impl Session {
             Request::Attach { mountpoint, options } => {
                 self.attach(volume.peer, mountpoint, &options, &mut tick).map(|()| Reply::Done)
             }
+            Request::PrepareRemount { read_only, options } => {
+                self.prepare_remount(read_only, &options, &mut tick).map(|()| Reply::Done)
+            }
+            Request::Remounted { read_only } => self.remounted(volume, read_only, &mut tick).map(|()| Reply::Done),
             Request::Detach => self.detach(volume, &mut tick).map(|()| Reply::Done),
             Request::Set { key, value } if key == "dontcache" => {
                 let dontcache = settings::on_or_off(&value)?;

@@ -30,7 +30,8 @@ pub(super) fn are_known(front_end: &FrontEnd, mounts: &MountTable) -> bool {
 }
 
 impl Session {
-    fn placing(&self) -> MutexGuard<'_, ()> {
+    /// Held while a mount point changes.
+    pub(super) fn placing(&self) -> MutexGuard<'_, ()> {
         // It guards no data.
         self.placing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,13 +108,19 @@ impl Session {
         Ok(())
     }
 
-    fn check_options(&self, front_end: &FrontEnd, stated: &BTreeMap<String, String>) -> Result<(), Failure> {
+    /// A line for each of the options that the volume does not have.
+    pub(super) fn contradictions(&self, front_end: &FrontEnd, stated: &BTreeMap<String, String>) -> Vec<String> {
         let mut own = self.state().options.clone();
         let transport = || if front_end.rings().is_ok() { Transport::Uring } else { Transport::Dev };
         own.entry("transport".to_owned()).or_insert_with(|| transport().to_string());
         let its = |name: &str| own.get(name).map_or(NONE, String::as_str);
-        let mut contradictions = stated.iter().filter(|(name, value)| its(name) != *value).peekable();
-        if contradictions.peek().is_none() {
+        let contradictions = stated.iter().filter(|(name, value)| its(name) != *value);
+        contradictions.map(|(name, value)| format!("--{name} is {value} here, and {} there", its(name))).collect()
+    }
+
+    fn check_options(&self, front_end: &FrontEnd, stated: &BTreeMap<String, String>) -> Result<(), Failure> {
+        let contradictions = self.contradictions(front_end, stated);
+        if contradictions.is_empty() {
             return Ok(());
         }
         let (source, mountpoint) = (self.entry.source.name().printable(), self.mountpoints().remove(0));
@@ -122,8 +129,7 @@ impl Session {
             mountpoint.printable(),
             self.entry.pid
         );
-        let line = |(name, value): (&String, &String)| format!("--{name} is {value} here, and {} there", its(name));
-        let failure = contradictions.map(line).fold(Failure::busy(what), Failure::advise);
+        let failure = contradictions.into_iter().fold(Failure::busy(what), Failure::advise);
         let unmount = format!("slackwater umount {}", shell::word(&mountpoint));
         Err(failure.advise(format!("leave them out to mount it here as well, or unmount it first: {unmount}")))
     }
@@ -172,7 +178,7 @@ impl Session {
     }
 
     /// The mount point that a request is about; `None` if it is about the whole volume.
-    fn asked_place(&self, front_end: &FrontEnd, volume: &VolumeRef) -> Option<MountPoint> {
+    pub(super) fn asked_place(&self, front_end: &FrontEnd, volume: &VolumeRef) -> Option<MountPoint> {
         let named = volume.place.clone().map(|path| place_of(volume.peer, path));
         // A daemon is asked by a word that is a name or a mount point.
         let word = || volume.mountpoint.clone().map(|path| place_of(volume.peer, path));

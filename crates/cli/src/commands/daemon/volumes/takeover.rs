@@ -37,10 +37,11 @@ impl Volumes {
         let registered = self.shared.registry.inherit(&entry, part(Part::Entry)?).map_err(not_taken_over)?;
         let ownership = Leaving::new(Ownership::inherited(part(Part::Source)?, registered));
         let (session, kept) = (Session::new(entry, self.shared.tally.clone()), keeper.inherited(held));
-        session.set_options(attach::of_volume(&held.options));
+        let options = held.options_now();
+        session.set_options(attach::of_volume(&options));
         session.set_kept(&kept);
         let kept = taken_over(inherited, &kept)?;
-        let (source, front_end) = self.open(&name, &session, held.options, Some(kept))?;
+        let (source, front_end) = self.open(&name, &session, options, Some(kept))?;
         Session::inherit(&front_end, held)?;
         let is_ending = self.serve(reservation, &session, &front_end, Held { source, ownership: ownership.take() });
         // The shutdown has not seen this volume.

@@ -1,0 +1,104 @@
+//! `mount -o remount`: makes a mounted volume read-only or writable, and changes nosuid, nodev and noexec of its mount
+//! point. The kernel enforces all of them.
+//!
+//! Other options cannot change. A line of fstab repeats them, so those that the volume has are accepted.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, mount_remount};
+use slackwater_fuse::Printable as _;
+
+use crate::arguments::{DaemonSocket, MountArguments};
+use crate::commands::long_requests::converse;
+use crate::commands::mount::attach;
+use crate::commands::target::Target;
+use crate::control::protocol::Request;
+use crate::exit::{Failure, Reason};
+use crate::os::mount_table::{is_slackwater, mount_at};
+use crate::output::shell;
+use crate::volume::arena_file;
+use crate::volume::endpoints::name_of;
+use crate::volume::settings::{ON, READ_ONLY};
+
+/// The options that the kernel applies to the mount point or to the volume.
+const OF_THE_KERNEL: [&str; 4] = [READ_ONLY, "nosuid", "nodev", "noexec"];
+
+/// Remounts the volume at the mount point of `arguments`.
+///
+/// # Errors
+/// It is not mounted there, another option contradicts it, its data cannot be written back, or the kernel refuses.
+///
+/// # Blocking
+/// For the source, if the volume is to become read-only.
+pub(crate) fn remount(arguments: &MountArguments) -> Result<(), Failure> {
+    let word = &arguments.mountpoint;
+    let mountpoint = name_of(word).unwrap_or_else(|_| word.clone());
+    if !mount_at(&mountpoint).is_some_and(|mount| is_slackwater(&mount)) {
+        let what = format!("{} is not a slackwater mount", mountpoint.printable());
+        return Err(Failure::new(Reason::NotMounted, what));
+    }
+    let target = Target::find(&mountpoint, &DaemonSocket { socket: None })?;
+    let read_only = arguments.read_only;
+    let ask = |request| converse(&target, &request, "flushing", io::stderr().is_terminal());
+    let arena = arguments.arena.as_deref().map(arena_file::named).transpose()?.unwrap_or_default();
+    let mut options = attach::stated(arguments, &arena);
+    options.retain(|name, _| !OF_THE_KERNEL.contains(&name.as_str()));
+    if arguments.keep {
+        options.insert("keep".to_owned(), ON.to_owned());
+    }
+    ask(Request::PrepareRemount { read_only, options })?;
+    change(&mountpoint, arguments)?;
+    ask(Request::Remounted { read_only }).inspect_err(|_| {
+        if !read_only {
+            // It was read-only before, so no file is open for writing.
+            let _ = change(&mountpoint, &MountArguments { read_only: true, ..arguments.clone() });
+        }
+    })
+}
+
+/// Makes the volume read-only at a mount point that is in use, for `umount -r`.
+///
+/// # Errors
+/// Its data cannot be written back, or the kernel refuses.
+///
+/// # Blocking
+/// For the source.
+pub(crate) fn make_read_only(target: &Target, mountpoint: &Path) -> Result<(), Failure> {
+    let ask = |request| converse(target, &request, "flushing", io::stderr().is_terminal());
+    let status = statvfs(mountpoint)
+        .map_err(|errno| Failure::failed(format!("cannot examine {}: {errno}", mountpoint.printable())))?;
+    let mut flags = MountFlags::NOATIME | MountFlags::RDONLY;
+    flags.set(MountFlags::NOSUID, status.f_flag.contains(StatVfsMountFlags::NOSUID));
+    flags.set(MountFlags::NODEV, status.f_flag.contains(StatVfsMountFlags::NODEV));
+    flags.set(MountFlags::NOEXEC, status.f_flag.contains(StatVfsMountFlags::NOEXEC));
+    ask(Request::PrepareRemount { read_only: true, options: BTreeMap::new() })?;
+    set(mountpoint, flags)?;
+    ask(Request::Remounted { read_only: true })
+}
+
+/// Remounts without a message to the process of the mount.
+fn change(mountpoint: &Path, arguments: &MountArguments) -> Result<(), Failure> {
+    let MountArguments { read_only, nosuid, nodev, noexec, .. } = arguments;
+    let mut flags = MountFlags::NOATIME;
+    flags.set(MountFlags::RDONLY, *read_only);
+    flags.set(MountFlags::NOSUID, *nosuid);
+    flags.set(MountFlags::NODEV, *nodev);
+    flags.set(MountFlags::NOEXEC, *noexec);
+    set(mountpoint, flags)
+}
+
+fn set(mountpoint: &Path, flags: MountFlags) -> Result<(), Failure> {
+    mount_remount(mountpoint, flags, c"").map_err(|errno| {
+        let failure = Failure::failed(format!("cannot remount {}: {errno}", mountpoint.printable()));
+        match errno {
+            Errno::BUSY => failure
+                .advise("files are open for writing, or removed files are still open")
+                .advise(format!("fuser -vm {} lists the programs that use it", shell::word(mountpoint))),
+            _ => failure,
+        }
+    })
+}

@@ -1,0 +1,82 @@
+//! A remount of the volume: mount(2) of another process makes it read-only or writable.
+//!
+//! # Steps
+//! 1. Check the options that the caller stated, and write everything back before the volume becomes read-only.
+//! 2. The caller remounts. The kernel refuses while files are open for writing.
+//! 3. Write back what was written since step 1, and record the state for further mount points and for a successor.
+
+use std::collections::BTreeMap;
+
+use slackwater_fuse::Printable as _;
+
+use crate::control::protocol::VolumeRef;
+use crate::exit::Failure;
+use crate::output::shell;
+use crate::volume::session::Session;
+use crate::volume::settings::{OFF, ON, READ_ONLY};
+
+/// The option of a mount that outlives its process.
+const KEEP: &str = "keep";
+
+impl Session {
+    /// Step 1.
+    ///
+    /// # Errors
+    /// An option contradicts those of the volume; the volume cannot become writable; or data cannot be written back.
+    ///
+    /// # Blocking
+    /// For the source, if the volume is to become read-only.
+    pub(super) fn prepare_remount(
+        &self,
+        read_only: bool,
+        stated: &BTreeMap<String, String>,
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Failure> {
+        let front_end = self.front_end(None, tick)?;
+        let mountpoint = self.mountpoints().remove(0);
+        let again = format!("unmount it (umount {}), and mount it again", shell::word(&mountpoint));
+        let mut stated = stated.clone();
+        let is_kept = stated.remove(KEEP).is_none_or(|_| self.kept().is_some());
+        let mut contradictions = self.contradictions(&front_end, &stated);
+        if !is_kept {
+            contradictions.push("--keep is on here, and off there".to_owned());
+        }
+        if !contradictions.is_empty() {
+            let what = format!("a remount of {} cannot change its options", mountpoint.printable());
+            let failure = contradictions.into_iter().fold(Failure::failed(what), Failure::advise);
+            return Err(failure.advise(format!("leave them out; or {again}")));
+        }
+        if !read_only && self.entry.source.is_reader() {
+            let what = format!("{} follows the writer of an object volume", mountpoint.printable());
+            return Err(Failure::failed(format!("{what}, and cannot become writable")).advise(again));
+        }
+        if read_only { self.watch(|| front_end.sync(), tick) } else { Ok(()) }
+    }
+
+    /// Step 3, after a remount at the mount point that `volume` names.
+    ///
+    /// # Errors
+    /// The volume cannot stay writable, or data cannot be written back.
+    ///
+    /// # Blocking
+    /// For the source, if the volume has become read-only.
+    pub(super) fn remounted(
+        &self,
+        volume: &VolumeRef,
+        read_only: bool,
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Failure> {
+        let front_end = self.front_end(None, tick)?;
+        {
+            let _placing = self.placing();
+            let place = self.asked_place(&front_end, volume).unwrap_or_else(|| front_end.place());
+            front_end.remounted(&place, read_only)?;
+            let value = if read_only { ON } else { OFF };
+            self.state().options.insert(READ_ONLY.to_owned(), value.to_owned());
+            if let Some(kept) = self.kept() {
+                kept.set(READ_ONLY, value);
+            }
+        }
+        if read_only { self.watch(|| front_end.sync(), tick) } else { Ok(()) }
+    }
+}
