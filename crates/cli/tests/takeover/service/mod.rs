@@ -3,6 +3,7 @@
 //! The supervisor is a process of its own. A program is started by a fork, which has the descriptors of its parent for a
 //! moment: if some are of files on the mount, closing them waits for a server, and the supervisor is to start that.
 
+mod mount_unit;
 mod supervisor;
 mod sys;
 mod systemd;

@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::needs;
-use crate::rig::{Scratch, need_fuse};
+use crate::rig::{Output, Scratch, need_fuse};
 
 const MANAGER: &str = "/lib/systemd/systemd";
 /// A manager that cannot run here ends with this status.
@@ -32,8 +32,8 @@ fn unit(scratch: &Path) -> String {
     )
 }
 
-/// Runs in a mount namespace of its own, which the manager shares. Prints the state after each step.
-const SCRIPT: &str = r#"
+/// Starts a manager, in a mount namespace of its own, which the manager shares.
+const START: &str = r#"
 cd "$1"
 mount --make-rprivate /
 # Copies of the mounts of other tests would keep their volumes in use.
@@ -52,6 +52,10 @@ manager=$!
 trap 'kill -9 $manager' EXIT
 for _ in $(seq 100); do systemctl --user is-system-running --wait > state 2> /dev/null && break; sleep 0.1; done
 grep -q running state || exit 77
+"#;
+
+/// Prints the state after each step.
+const SCRIPT: &str = r#"
 show() { timeout 20 systemctl --user show slackwater -p "$1" --value; }
 timeout 60 systemctl --user start slackwater || { cat manager.log; exit 1; }
 echo "started: $(show ActiveState)"
@@ -68,6 +72,10 @@ exec 3>&-
 timeout 60 systemctl --user stop slackwater
 echo "stopped: $(show ActiveState), $(show NFileDescriptorStore) stored"
 grep -q "$1/mnt" /proc/self/mounts && echo "still mounted"
+"#;
+
+/// Ends the manager.
+const END: &str = r#"
 systemctl --user exit
 wait $manager
 trap - EXIT
@@ -101,29 +109,53 @@ fn end(cgroup: &Path) {
     }
 }
 
+/// A user's directory, in which a manager can run.
+pub(super) struct Home {
+    /// Dropped first.
+    _cgroups: Cgroups,
+    pub(super) scratch: Scratch,
+    pub(super) units: PathBuf,
+}
+
+impl Home {
+    /// `None` if a manager cannot run here.
+    pub(super) fn new() -> Option<Self> {
+        need_fuse();
+        if needs::are_missing(&["systemctl", "unshare"]) || !Path::new(MANAGER).exists() {
+            return None;
+        }
+        let scratch = Scratch::new();
+        let units = scratch.path.join("home/.config/systemd/user");
+        let folders = ["source", "mnt", "user"].map(|name| scratch.path.join(name));
+        folders.iter().chain([&units]).for_each(|folder| fs::create_dir_all(folder).unwrap());
+        fs::set_permissions(scratch.path.join("user"), PermissionsExt::from_mode(0o700)).unwrap();
+        let cgroups = Cgroups(scratch.path.file_name().unwrap().to_string_lossy().into_owned());
+        Some(Self { _cgroups: cgroups, scratch, units })
+    }
+
+    /// Runs a script with a manager. `None` if it cannot run here.
+    pub(super) fn run(&self, script: &str) -> Option<Output> {
+        let script = format!("{START}{script}{END}");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "bash", "-c", &script, "script"]).arg(&self.scratch.path);
+        let output = crate::rig::run(command);
+        if output.code == Some(CANNOT_RUN) {
+            needs::skip("a user manager of systemd cannot run here");
+            return None;
+        }
+        Some(output)
+    }
+}
+
 #[test]
 fn systemd_restarts_a_killed_service_and_programs_notice_nothing() {
-    need_fuse();
-    if needs::are_missing(&["systemctl", "unshare"]) || !Path::new(MANAGER).exists() {
-        return;
-    }
-    let scratch = Scratch::new();
-    let units = scratch.path.join("home/.config/systemd/user");
-    for folder in [units.clone(), scratch.path.join("source"), scratch.path.join("mnt"), scratch.path.join("user")] {
-        fs::create_dir_all(&folder).unwrap();
-    }
-    fs::set_permissions(scratch.path.join("user"), PermissionsExt::from_mode(0o700)).unwrap();
-    fs::write(units.join("slackwater.service"), unit(&scratch.path)).unwrap();
+    let Some(home) = Home::new() else { return };
+    let scratch = &home.scratch;
+    fs::write(home.units.join("slackwater.service"), unit(&scratch.path)).unwrap();
     let (source, mountpoint) = (scratch.path.join("source"), scratch.path.join("mnt"));
     let config = format!("dirty-expire = \"1h\"\n{}", crate::process::table("a", &source, &mountpoint));
     fs::write(scratch.path.join("daemon.toml"), config).unwrap();
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "bash", "-c", SCRIPT, "script"]).arg(&scratch.path);
-    let _cgroups = Cgroups(scratch.path.file_name().unwrap().to_string_lossy().into_owned());
-    let output = crate::rig::run(command);
-    if output.code == Some(CANNOT_RUN) {
-        return needs::skip("a user manager of systemd cannot run here");
-    }
+    let Some(output) = home.run(SCRIPT) else { return };
     output.expect(0, &["started: active", "write 3: done", "restarts: 3", "stopped: inactive, 0 stored"]);
     assert!(!output.text.contains("still mounted"), "{}", output.text);
     let content = fs::read_to_string(source.join("file")).unwrap();
