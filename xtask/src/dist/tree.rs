@@ -38,12 +38,15 @@ pub(super) struct Tree {
     work: PathBuf,
 }
 
+/// The helpers of mount(8) and umount(8), which are links to the command.
+const HELPERS: [&str; 4] = ["mount.slackwater", "mount.fuse.slackwater", "umount.slackwater", "umount.fuse.slackwater"];
+
 impl Tree {
     /// The files that every package has.
     pub(super) fn new(release: &Release, binary: &Path, parts: &Parts) -> Result<Tree, String> {
         let mut tree = Tree { entries: Vec::new(), work: release.work.clone() };
         tree.add(PACKAGED.trim_start_matches('/'), read(binary)?, 0o755);
-        for name in ["mount.slackwater", "mount.fuse.slackwater"] {
+        for name in HELPERS {
             tree.link(&format!("usr/sbin/{name}"), "../bin/slackwater");
             tree.link(&format!("usr/share/man/man8/{name}.8.gz"), "../man1/slackwater.1.gz");
         }

@@ -8,7 +8,6 @@ files() {
         -o -path /var/log/dpkg.log -o -path /var/log/journal \) -prune -o -print | sort
 }
 is_mounted() { findmnt --noheadings "$1" > /dev/null; }
-wait_for() { for _ in $(seq 300); do "$@" && return; sleep 0.1; done; fail "waited in vain: $*"; }
 holds() { [ "$(cat "$1" 2> /dev/null)" = "$2" ]; }
 
 case "$1" in
@@ -19,7 +18,7 @@ install)
     . ./readme.sh > apt.log 2>&1 || { cat apt.log; fail "the commands of the README"; }
     slackwater --version
     slackwater doctor > doctor.log || { cat doctor.log; fail "doctor"; }
-    for path in /sbin/mount.slackwater /sbin/mount.fuse.slackwater /usr/share/man/man8/mount.slackwater.8.gz; do
+    for path in /sbin/{,u}mount.{,fuse.}slackwater /usr/share/man/man8/mount.slackwater.8.gz; do
         [ -e "$path" ] || fail "no $path"
     done
     [ ! -e /etc/systemd/system/multi-user.target.wants/slackwater.service ] || fail "installing enabled the service"
@@ -36,7 +35,7 @@ fstab)
     df /mnt/data > df.log || fail "df"
     umount -a -t fuse.slackwater
     ! is_mounted /mnt/data || fail "umount -a"
-    wait_for holds /srv/data/file one
+    holds /srv/data/file one || fail "umount returns before the data is written back"
     echo "fstab: mount -a, umount -a"
 
     mount -t fuse.slackwater -o cache=64MiB /srv/data /mnt/data

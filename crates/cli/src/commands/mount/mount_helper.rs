@@ -158,12 +158,6 @@ mod tests {
     }
 
     #[test]
-    fn the_helper_has_a_name_for_each_type() {
-        let named = ["mount.slackwater", "mount.fuse.slackwater", "slackwater", "mount.fuse"];
-        assert_eq!(named.map(|name| is_named(OsStr::new(name))), [true, true, false, false]);
-    }
-
-    #[test]
     fn lines_of_mount8_are_parsed() {
         let asked =
             parse("/a /b -n -o rw,noexec,cache=1GiB,_netdev,gobbledygook -sv -t fuse.slackwater -o ro").unwrap();
