@@ -198,7 +198,7 @@ impl Arena {
         self.mapping().inodes()[slot.index()].flags.set(flags);
     }
 
-    /// Sets the tenant (R4 of [`crate::record`]). The caller lets no other thread set it meanwhile.
+    /// Sets the tenant. The caller lets no other thread set it meanwhile.
     pub fn set_tenant(&self, slot: InodeSlot, tenant: u64) {
         self.mapping().inodes()[slot.index()].set_tenant(slot.as_u32(), tenant);
     }
