@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::cargo::{Cargo, TestCount};
+use crate::folders::children;
 use crate::{dist, licences, packages, suites, tidy};
 
 /// One check. `run` returns what its tests reported; an error says what failed and, for cargo, how to repeat it.
@@ -287,16 +288,6 @@ fn packages() -> Result<Vec<Package>, String> {
         packages.push(Package { name, folder });
     }
     Ok(packages)
-}
-
-fn children(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let cannot = |error| format!("{}: {error}", folder.display());
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(folder).map_err(cannot)? {
-        paths.push(entry.map_err(cannot)?.path());
-    }
-    paths.sort();
-    Ok(paths)
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::command::{cannot, output};
+use super::command::output;
 use super::target::Target;
 use crate::cargo::Cargo;
+use crate::folders::cannot;
 use crate::suites::{is_installed, target_directory};
 
 /// Arguments for object volumes.

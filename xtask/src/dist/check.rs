@@ -7,9 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::command::{cannot, output, remove_folder};
+use super::command::output;
 use super::{Artefacts, Release, TARGETS, build, checksums, make, pack, trial};
 use crate::cargo::TestCount;
+use crate::folders::{self, cannot};
 use crate::packages;
 use crate::suites::{self, is_installed};
 
@@ -18,7 +19,7 @@ pub(crate) fn step() -> Result<TestCount, String> {
     packages::install(packages::FOR_PACKAGES);
     trial::prepare(); // beside the build
     let folder = suites::target_directory()?.join("dist");
-    remove_folder(&folder)?;
+    folders::remove(&folder)?;
     let release = Release::new(&TARGETS[0], false)?;
     let artefacts = make(&release, &folder)?;
     check(&release, &artefacts, &folder)?;
@@ -47,7 +48,7 @@ pub(super) fn check(release: &Release, artefacts: &Artefacts, folder: &Path) -> 
 /// Packs once more, in another directory.
 fn is_reproducible(release: &Release, built: &Path, folder: &Path) -> Result<(), String> {
     let again = release.work.join("again");
-    remove_folder(&again)?;
+    folders::remove(&again)?;
     fs::create_dir_all(&again).map_err(|error| cannot(&again, &error))?;
     pack(release, built, &again)?;
     let sums = |folder: &Path| checksums(folder, &folder.join("SHA256SUMS"));
@@ -56,7 +57,7 @@ fn is_reproducible(release: &Release, built: &Path, folder: &Path) -> Result<(),
         return Err(format!("packed twice, the artefacts differ:\n{first}\n{second}"));
     }
     println!("packed twice: the same bytes");
-    remove_folder(&again)
+    folders::remove(&again)
 }
 
 /// The binary must not depend on the directory of its build.

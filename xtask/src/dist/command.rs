@@ -1,6 +1,5 @@
-//! Running the system's programs, and the files that they read and write.
+//! Running the system's programs.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -32,19 +31,6 @@ pub(super) fn sha256(path: &Path) -> Result<String, String> {
 /// The bytes of a file, compressed by gzip without name and time.
 pub(super) fn gzip(path: &Path) -> Result<Vec<u8>, String> {
     bytes(Command::new("gzip").args(["-9", "--no-name", "--stdout"]).arg(path))
-}
-
-/// Removes a directory that may not exist.
-pub(super) fn remove_folder(path: &Path) -> Result<(), String> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(cannot(path, &error)),
-        _ => Ok(()),
-    }
-}
-
-/// The message for a file operation that failed.
-pub(super) fn cannot(path: &Path, error: &std::io::Error) -> String {
-    format!("{}: {error}", path.display())
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Release;
-use super::command::{cannot, output};
+use super::command::output;
 use super::tree::{CONFIGURATION, Tree, make_folder, read};
+use crate::folders::cannot;
 
 const MAINTAINER: &str = "The Slackwater Contributors <maintainers@slackwater.invalid>";
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];

@@ -10,15 +10,16 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::Release;
-use super::command::{cannot, gzip, output, remove_folder, sha256};
+use super::command::{gzip, output, sha256};
 use super::tree::{Tree, make_folder};
+use crate::folders::{self, cannot};
 
 const TYPES: &str = "application/vnd.oci.image";
 
 /// The image in `folder`.
 pub(super) fn make(release: &Release, tree: &Tree, folder: &Path) -> Result<PathBuf, String> {
     let image = folder.join(format!("slackwater-{}-oci-{}", release.version, release.target.debian));
-    remove_folder(&image)?;
+    folders::remove(&image)?;
     let blobs = image.join("blobs/sha256");
     make_folder(&blobs)?;
     let blob = |name: &str, bytes: &[u8]| -> Result<Value, String> {

@@ -31,7 +31,8 @@ mod trial;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use command::{cannot, sha256};
+use crate::folders::{cannot, files};
+use command::sha256;
 use parts::Parts;
 use release::Release;
 use target::{TARGETS, Target};
@@ -143,17 +144,6 @@ fn checksums(folder: &Path, left_out: &Path) -> Result<String, String> {
         lines += &format!("{}  {}\n", sha256(path)?, name.display());
     }
     Ok(lines)
-}
-
-/// All files below `folder`, sorted.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(|error| cannot(folder, &error))? {
-        let path = entry.map_err(|error| cannot(folder, &error))?.path();
-        if path.is_dir() { found.extend(files(&path)?) } else { found.push(path) }
-    }
-    found.sort();
-    Ok(found)
 }
 
 fn list(folder: &Path) -> Result<(), String> {

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::command::{cannot, output};
+use super::command::output;
 use super::target::Target;
+use crate::folders::cannot;
 use crate::suites;
 
 /// The origin of artefacts.

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Release;
-use super::command::{cannot, output, remove_folder};
+use super::command::output;
 use super::tree::{Tree, read};
+use crate::folders::{self, cannot};
 
 /// The package in `folder`.
 pub(super) fn make(release: &Release, tree: &Tree, folder: &Path) -> Result<PathBuf, String> {
@@ -18,7 +19,7 @@ pub(super) fn make(release: &Release, tree: &Tree, folder: &Path) -> Result<Path
     tree.add("usr/share/doc/slackwater/CHANGELOG.md", read(Path::new("CHANGELOG.md"))?, 0o644);
     let (source, top) = (release.work.join("rpm-files"), release.work.join("rpm"));
     tree.write(&source)?;
-    remove_folder(&top)?;
+    folders::remove(&top)?;
     let define = |name: &str, value: &str| [String::from("--define"), format!("{name} {value}")];
     let architecture = release.target.rpm;
     let mut build = Command::new("rpmbuild");

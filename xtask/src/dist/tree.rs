@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Release;
-use super::command::{bytes, cannot, gzip, remove_folder};
+use super::command::{bytes, gzip};
 use super::parts::Parts;
 use super::target::Target;
+use crate::folders::{self, cannot};
 
 /// Where `dist/slackwater.service` and its drop-ins expect the command, and where packages have it.
 const BY_HAND: &str = "/usr/local/bin/slackwater";
@@ -107,7 +108,7 @@ impl Tree {
 
     /// Writes all files to a new directory.
     pub(super) fn write(&self, root: &Path) -> Result<(), String> {
-        remove_folder(root)?;
+        folders::remove(root)?;
         make_folder(root)?;
         for entry in &self.entries {
             let path = root.join(&entry.path);

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::stage::REFERENCE;
+use crate::folders::files;
 use crate::markdown;
 
 /// Follows every link between the pages in `html`, with its anchor. rustdoc has checked its own. Returns how many there
@@ -49,17 +50,6 @@ fn leads_somewhere(html: &Path, page: &str, target: &str, anchors: &BTreeMap<&st
 /// The values of an attribute, given with what stands before them.
 fn values<'t>(text: &'t str, attribute: &'t str) -> impl Iterator<Item = &'t str> {
     text.split(attribute).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0))
-}
-
-/// All files below a folder.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let cannot = |error| format!("{}: {error}", folder.display());
-    let mut all = Vec::new();
-    for entry in fs::read_dir(folder).map_err(cannot)? {
-        let path = entry.map_err(cannot)?.path();
-        if path.is_dir() { all.append(&mut files(&path)?) } else { all.push(path) }
-    }
-    Ok(all)
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@
 mod links;
 mod stage;
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use crate::cargo::Cargo;
+use crate::folders;
 use crate::suites::target_directory;
 
 const MDBOOK: &str = "mdbook --version 0.5.2 --locked --no-default-features";
@@ -25,7 +25,7 @@ const LIBRARIES: [&str; 4] = ["slackwater", "slackwater-arena", "slackwater-back
 pub(crate) fn make() -> Result<(), String> {
     let target = target_directory()?;
     let site = target.join("site");
-    remove(&site)?;
+    folders::remove(&site)?;
     stage::stage(Path::new("."), &site, &LIBRARIES)?;
     run_mdbook(&target, &site)?;
     let html = site.join("html");
@@ -52,31 +52,12 @@ fn run_mdbook(target: &Path, site: &Path) -> Result<(), String> {
 /// Adds the rustdoc of the libraries.
 fn reference(target: &Path, html: &Path) -> Result<(), String> {
     let doc = target.join("doc");
-    remove(&doc)?; // may have private items, or other crates
+    folders::remove(&doc)?; // may have private items, or other crates
     let packages: String = LIBRARIES.iter().map(|name| format!(" --package {name}")).collect();
     Cargo::new("doc --no-deps").args(&packages).env("RUSTDOCFLAGS", "-D warnings").run()?;
-    copy(&doc, &html.join(stage::REFERENCE))
-}
-
-fn remove(folder: &Path) -> Result<(), String> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {error}", folder.display())),
-        _ => Ok(()),
-    }
-}
-
-/// Copies a folder with everything in it.
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    let cannot = |error| format!("{}: {error}", from.display());
-    fs::create_dir_all(to).map_err(cannot)?;
-    for entry in fs::read_dir(from).map_err(cannot)? {
-        let entry = entry.map_err(cannot)?;
-        let (path, copied) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() {
-            copy(&path, &copied)?;
-        } else {
-            fs::copy(&path, &copied).map_err(cannot)?;
-        }
+    for path in folders::files(&doc)? {
+        let name = path.strip_prefix(&doc).expect("found below it");
+        folders::copy_file(&path, &html.join(stage::REFERENCE).join(name))?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use crate::folders::copy_file;
 use crate::markdown;
 
 const SUMMARY: &str = "docs/SUMMARY.md";
@@ -107,12 +108,6 @@ fn copy_folder(root: &Path, folder: &str, pages: &Path) -> Result<(), String> {
     let items: String = names.iter().map(|name| format!("<li><a href=\"{name}\">{name}</a></li>\n")).collect();
     let page = format!("<!DOCTYPE html>\n<title>{folder}</title>\n<h1>{folder}</h1>\n<ul>\n{items}</ul>\n");
     write(pages, &format!("{folder}/index.html"), &page)
-}
-
-fn copy_file(from: &Path, to: &Path) -> Result<(), String> {
-    let cannot = |error| format!("{}: {error}", from.display());
-    fs::create_dir_all(to.parent().expect("below the site")).map_err(cannot)?;
-    fs::copy(from, to).map(|_| ()).map_err(cannot)
 }
 
 fn read(root: &Path, path: &str) -> Result<String, String> {

@@ -2,6 +2,7 @@
 //! mount points. One file is used at the first, one at the second, and one at both in turn: each `close_open` may change
 //! the mount point.
 
+use crate::folders::cannot;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::ground::{Ground, make_open_directory};
-use super::program::{Program, Running, cannot};
+use super::program::{Program, Running};
 use super::tools::CargoTool;
 use super::{Effort, Suite};
 

@@ -3,6 +3,7 @@
 //! No mount and no process outlives the suite. A guard ends what it started. If this process dies, the process that serves
 //! the mount receives SIGTERM and unmounts.
 
+use crate::folders::cannot;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::kills::Kills;
-use super::program::{Program, cannot, tail};
+use super::program::{Program, tail};
 use super::store::Store;
 
 /// Less than the suites write, so that write-back, eviction and blocked writers occur.

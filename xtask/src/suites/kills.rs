@@ -1,13 +1,12 @@
 //! Kills of the process that serves a mount, at random moments, while its keeper starts the next one.
 
+use crate::folders::cannot;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use super::program::cannot;
 
 /// Times between two kills. Some are so short that they hit a takeover.
 const LEAST: Duration = Duration::from_millis(300);

@@ -29,6 +29,7 @@ use std::time::Instant;
 use ground::{Ground, Home, Target};
 use store::{Store, StoreKind};
 
+use crate::folders::cannot;
 use crate::packages;
 
 pub(crate) use tools::{BUILD_ALL, is_installed, is_root, target_directory};
@@ -94,7 +95,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
     check_machine(request.on.is_none(), &chosen)?;
     let mut home = Home::new(request.on.as_deref())?;
     let logs = tools::target_directory()?.join("suites");
-    fs::create_dir_all(&logs).map_err(|error| program::cannot(&logs, &error))?;
+    fs::create_dir_all(&logs).map_err(|error| cannot(&logs, &error))?;
     let target = match (&request.on, request.store, request.binary) {
         (Some(_), _, _) => Target::Plain,
         (None, None, binary) => {

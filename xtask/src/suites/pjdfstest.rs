@@ -1,10 +1,11 @@
 //! pjdfstest: the rules of POSIX for system calls on names and attributes, as root and as two ordinary users.
 
+use crate::folders::cannot;
 use std::collections::BTreeMap;
 use std::fs;
 
 use super::ground::Ground;
-use super::program::{Program, cannot, tail};
+use super::program::{Program, tail};
 use super::tools::CargoTool;
 use super::{Effort, Suite};
 

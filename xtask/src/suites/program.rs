@@ -1,5 +1,6 @@
 //! A program that a suite runs: with a time limit, without a terminal, with its output in a log.
 
+use crate::folders::cannot;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -183,11 +184,6 @@ pub(super) fn tail(log: &Path) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let shown = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
     format!("    {}\n    (all of it: {})", shown.join("\n    "), log.display())
-}
-
-/// The message for a file operation that failed.
-pub(super) fn cannot(path: &Path, error: &std::io::Error) -> String {
-    format!("{}: {error}", path.display())
 }
 
 #[cfg(test)]

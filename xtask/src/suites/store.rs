@@ -1,11 +1,12 @@
 //! The stores of object volumes: a directory, or a local S3 server that keeps its objects in one.
 
+use crate::folders::cannot;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::program::{cannot, tail};
+use super::program::tail;
 
 /// The bucket of the server.
 const BUCKET: &str = "suites";

@@ -3,13 +3,13 @@
 mod cyclonedx;
 mod sizes;
 
+use crate::folders::cannot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::command::cannot;
 use super::{Release, build, metadata};
 
 pub(super) use sizes::print as print_sizes;

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use super::command::{cannot, output};
+use super::command::output;
 use super::tree::make_folder;
+use crate::folders::cannot;
 use crate::suites::{is_installed, is_root, target_directory};
 
 /// Makes the archive of the system.
