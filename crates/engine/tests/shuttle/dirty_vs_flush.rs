@@ -3,7 +3,7 @@
 //! The backend answers from its own thread, so completions run concurrently with everything else. Limits are small: a
 //! few frames, units of two pages.
 
-use crate::threaded::{Refused, ThreadedBackend};
+use crate::threaded::{Refused, ThreadedBackend, limits};
 use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{Engine, File, ManualClock, PAGE_BYTES, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
@@ -54,15 +54,7 @@ impl Rig {
             ..Tunables::default()
         };
         let engine = Engine::new(arena, clock, tunables);
-        let limits = Limits {
-            unit_bytes: 2 * PAGE_BYTES as u32,
-            units_in_flight: 2,
-            max_file_bytes: 1 << 30,
-            device: Some(1),
-            readahead_bytes: 0,
-            reopens: true,
-        };
-        let backend = Arc::new(MemBackend::with_limits(limits));
+        let backend = Arc::new(MemBackend::with_limits(limits()));
         let (threaded, worker) = ThreadedBackend::new(Arc::clone(&backend), refused);
         let is_gone = Arc::new(AtomicBool::new(false));
         let own = OfVolume { inner: threaded, is_gone: Arc::clone(&is_gone) };

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use crate::schedules::check;
-use crate::threaded::{Refused, ThreadedBackend};
-use slackwater::backend::{Limits, MemBackend, NewNode};
+use crate::threaded::{Refused, ThreadedBackend, limits};
+use slackwater::backend::{MemBackend, NewNode};
 use slackwater::{
     Engine, File, Forms, InodeRef, ManualClock, Memcg, PAGE_BYTES, ReadFlags, ReadRequest, SuperBlock, Timestamp,
     Tunables, UmountOptions, WriteFlags, WriteRequest, Written,
@@ -43,15 +43,7 @@ impl Rig {
         let forms = Forms { rcu: Options { coalesce: Duration::ZERO, ..Options::default() }, ..Forms::default() };
         let clock = Arc::new(ManualClock::new(Timestamp(1)));
         let engine = Engine::with_forms(arena, Survivors::default(), clock, tunables, forms);
-        let limits = Limits {
-            unit_bytes: 2 * PAGE_BYTES as u32,
-            units_in_flight: 2,
-            max_file_bytes: 1 << 30,
-            device: Some(1),
-            readahead_bytes: 0,
-            reopens: true,
-        };
-        let backend = Arc::new(MemBackend::with_limits(limits));
+        let backend = Arc::new(MemBackend::with_limits(limits()));
         let (threaded, worker) = ThreadedBackend::new(Arc::clone(&backend), Refused(0));
         let volume = engine.mount("rig", Arc::new(threaded)).unwrap();
         Self { engine, volume, backend, worker }

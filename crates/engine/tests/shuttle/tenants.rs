@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::schedules::{check, check_fair};
-use crate::threaded::{Refused, ThreadedBackend};
+use crate::threaded::{Refused, ThreadedBackend, limits};
 use slackwater::backend::{Backend, Call, Limits, MemBackend, NewNode};
 use slackwater::{
     Engine, File, Forms, InodeRef, ManualClock, Memcg, MemcgId, PAGE_BYTES, SuperBlock, Timestamp, Tunables,
@@ -71,17 +71,6 @@ impl Backend for Stuck {
 
     fn limits(&self) -> Limits {
         limits()
-    }
-}
-
-fn limits() -> Limits {
-    Limits {
-        unit_bytes: 2 * PAGE_BYTES as u32,
-        units_in_flight: 2,
-        max_file_bytes: 1 << 30,
-        device: Some(1),
-        readahead_bytes: 0,
-        reopens: true,
     }
 }
 

@@ -2,12 +2,24 @@
 
 use std::collections::VecDeque;
 
-use slackwater::ErrorKind;
 use slackwater::backend::{Backend, Call, Limits, MemBackend};
+use slackwater::{ErrorKind, PAGE_BYTES};
 use slackwater_sync::lock::{Condvar, Mutex, Rank};
 use slackwater_sync::shim::{Arc, thread};
 
 const QUEUE: Rank = Rank::new(90, "test queue");
+
+/// Small, so that few pages need several units.
+pub(crate) fn limits() -> Limits {
+    Limits {
+        unit_bytes: 2 * PAGE_BYTES as u32,
+        units_in_flight: 2,
+        max_file_bytes: 1 << 30,
+        device: Some(1),
+        readahead_bytes: 0,
+        reopens: true,
+    }
+}
 
 /// Answers calls from its own thread, in order. If it refuses units, it answers only those from the thread and others
 /// at once.

@@ -101,18 +101,15 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     report.figure("figures", series.json());
     let pauses = series.of(LARGE, KILL);
     report.target(format!("{LARGE}: median pause, ms"), Bound::AtMost(PAUSE_MS), pauses.estimate());
-    let longest = pauses.quantile(1.0).map(Estimate::exactly);
-    report.target(format!("{LARGE}: longest pause, ms"), Bound::AtMost(PAUSE_MS), longest);
-    let longest = series.of(LARGE, UPGRADE).quantile(1.0).map(Estimate::exactly);
-    report.target(format!("{LARGE}: longest pause of an upgrade, ms"), Bound::AtMost(PAUSE_MS), longest);
-    let longest = series.of(in_a_row::ROW, UPGRADE).quantile(1.0).map(Estimate::exactly);
-    report.target(
-        format!("{}: longest pause of an upgrade, ms", in_a_row::ROW),
-        Bound::AtMost(in_a_row::PAUSE_MS),
-        longest,
-    );
-    let longest = series.of(volumes::ROW, KILL).quantile(1.0).map(Estimate::exactly);
-    report.target(format!("{}: longest pause, ms", volumes::ROW), Bound::AtMost(volumes::PAUSE_MS), longest);
+    for (row, turn, of, bound_ms) in [
+        (LARGE, KILL, "", PAUSE_MS),
+        (LARGE, UPGRADE, " of an upgrade", PAUSE_MS),
+        (in_a_row::ROW, UPGRADE, " of an upgrade", in_a_row::PAUSE_MS),
+        (volumes::ROW, KILL, "", volumes::PAUSE_MS),
+    ] {
+        let longest = series.of(row, turn).quantile(1.0).map(Estimate::exactly);
+        report.target(format!("{row}: longest pause{of}, ms"), Bound::AtMost(bound_ms), longest);
+    }
     Ok(report)
 }
 
