@@ -40,10 +40,28 @@ impl MountInfo {
         let mut fields = line.split(|byte| *byte == b' ');
         let _number: u64 = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let device = text(fields.nth(1)?);
-        let (root, point) = (path(fields.next()?), path(fields.next()?));
+        let (root, point) = (Self::path(fields.next()?), Self::path(fields.next()?));
         let mut after = fields.skip(1).skip_while(|field| *field != b"-").skip(1);
-        let (kind, source) = (text(after.next()?), path(after.next()?));
+        let (kind, source) = (text(after.next()?), Self::path(after.next()?));
         Some(Self { device, root, point, kind, source, super_options: text(after.next()?) })
+    }
+
+    /// The path in a field of this list, or of another one with the same escapes: three octal digits after a backslash.
+    #[must_use]
+    pub fn path(field: &[u8]) -> PathBuf {
+        let mut rest = field;
+        let mut bytes = Vec::with_capacity(rest.len());
+        while let [first, tail @ ..] = rest {
+            rest = tail;
+            match tail {
+                [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if *first == b'\\' => {
+                    bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                    rest = after;
+                }
+                _ => bytes.push(*first),
+            }
+        }
+        PathBuf::from(OsString::from_vec(bytes))
     }
 
     /// Whether the file system has this option.
@@ -55,22 +73,6 @@ impl MountInfo {
 
 fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(field).into_owned()
-}
-
-fn path(field: &[u8]) -> PathBuf {
-    let mut rest = field;
-    let mut bytes = Vec::with_capacity(rest.len());
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        match tail {
-            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if *first == b'\\' => {
-                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = after;
-            }
-            _ => bytes.push(*first),
-        }
-    }
-    PathBuf::from(OsString::from_vec(bytes))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //!
 //! target          the mount that a word on the command line names
 //! long_requests   requests that take a while to answer
+//! mount_helpers   the lines that mount(8) and umount(8) pass to their helpers
 //! survey          the status of all mounts at one moment
 //! ```
 
@@ -21,6 +22,7 @@ mod long_requests;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod mount;
+mod mount_helpers;
 pub(crate) mod restart;
 pub(crate) mod set;
 pub(crate) mod status;

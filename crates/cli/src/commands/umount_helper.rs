@@ -22,12 +22,13 @@ use slackwater_fuse::Printable as _;
 use crate::arguments::DaemonSocket;
 use crate::commands::long_requests::converse;
 use crate::commands::mount::remount;
+use crate::commands::mount_helpers::{self, Word, slackwater_at};
 use crate::commands::target::Target;
 use crate::commands::umount::free_mountpoint;
 use crate::control::protocol::Request;
 use crate::exit::{Failure, Reason};
 use crate::os::detach::detach;
-use crate::os::mount_table::{is_slackwater, mount_at};
+use crate::os::mount_table::mount_at;
 use crate::os::namespace;
 use crate::output::shell;
 use crate::output::terminal::{errln, outln};
@@ -38,10 +39,6 @@ const NAME: &str = "umount.slackwater";
 /// The names that make the command act as the helper. `umount(8)` takes one from the type of the mount, or from the
 /// option `uhelper`.
 pub(crate) const NAMES: [&str; 2] = [NAME, "umount.fuse.slackwater"];
-
-/// The exit status that `umount(8)` documents.
-const STATUS_USAGE: u8 = 1;
-const STATUS_FAILED: u8 = 32;
 
 const USAGE: &str = "usage: umount.slackwater MOUNTPOINT [-flnrv] [-N NAMESPACE] [-t TYPE]";
 
@@ -69,40 +66,26 @@ struct Call {
 pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
     match parse_call(words).and_then(|call| umount(&call)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            errln!("{NAME}: {failure}");
-            ExitCode::from(if failure.reason == Reason::Usage { STATUS_USAGE } else { STATUS_FAILED })
-        }
+        Err(failure) => mount_helpers::report(NAME, &failure),
     }
 }
 
-fn parse_call(mut words: impl Iterator<Item = OsString>) -> Result<Call, Failure> {
+fn parse_call(words: impl Iterator<Item = OsString>) -> Result<Call, Failure> {
     let (mut call, mut targets) = (Call::default(), Vec::new());
-    while let Some(word) = words.next() {
-        let missing = || Failure::usage(format!("{} needs a value", word.printable())).advise(USAGE);
-        match word.to_str() {
-            Some("-N") => call.namespace = Some(words.next().ok_or_else(missing)?.into()),
-            Some("-t") => drop(words.next().ok_or_else(missing)?),
-            Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
-                for flag in flags[1..].chars() {
-                    match flag {
-                        'f' => call.force = true,
-                        'l' => call.lazy = true,
-                        'r' => call.or_read_only = true,
-                        'v' => call.verbose = true,
-                        // umount(8) has the list of mounts.
-                        'n' => {}
-                        _ => {
-                            return Err(
-                                Failure::usage(format!("unknown option -{}", flag.escape_default())).advise(USAGE)
-                            );
-                        }
-                    }
-                }
-            }
-            _ => targets.push(word),
+    mount_helpers::parse(words, USAGE, &['N', 't'], |word| {
+        match word {
+            Word::Flag('f') => call.force = true,
+            Word::Flag('l') => call.lazy = true,
+            Word::Flag('r') => call.or_read_only = true,
+            Word::Flag('v') => call.verbose = true,
+            // umount(8) has the list of mounts, and knows the type.
+            Word::Flag('n') | Word::Value('t', _) => {}
+            Word::Flag(_) => return false,
+            Word::Value(_, namespace) => call.namespace = Some(namespace.into()),
+            Word::Place(target) => targets.push(target),
         }
-    }
+        true
+    })?;
     let [target] = &targets[..] else { return Err(Failure::usage("one mount point is needed").advise(USAGE)) };
     call.target = target.into();
     Ok(call)
@@ -111,10 +94,7 @@ fn parse_call(mut words: impl Iterator<Item = OsString>) -> Result<Call, Failure
 fn umount(call: &Call) -> Result<(), Failure> {
     call.namespace.as_deref().map_or(Ok(()), namespace::enter)?;
     let mountpoint = name_of(&call.target).unwrap_or_else(|_| call.target.clone());
-    let Some(mount) = mount_at(&mountpoint).filter(is_slackwater) else {
-        let what = format!("{} is not a slackwater mount", mountpoint.printable());
-        return Err(Failure::new(Reason::NotMounted, what));
-    };
+    let mount = slackwater_at(&mountpoint)?;
     let target = match Target::find(&mountpoint, &DaemonSocket { socket: None }) {
         // Of another user: nothing can be asked, and the process writes everything back behind the unmount.
         Err(failure) if failure.reason == Reason::NotMounted && geteuid().is_root() => None,

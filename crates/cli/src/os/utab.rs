@@ -16,6 +16,7 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
+use slackwater_arena::MountInfo;
 
 use crate::os::mount_table::{MountTable, is_slackwater, mount_at};
 
@@ -91,8 +92,8 @@ fn with(list: &[u8], line: &[u8], is_mounted: &dyn Fn(&Path) -> bool) -> Vec<u8>
     let target = target(line);
     let stays = |old: &&[u8]| {
         let is_gone = || {
-            let point = self::target(old).map(unmangled);
-            point.is_some_and(|point| !is_mounted(Path::new(OsStr::from_bytes(&point))))
+            let point = self::target(old).map(MountInfo::path);
+            point.is_some_and(|point| !is_mounted(&point))
         };
         self::target(old) != target && !(old.ends_with(HELPER.as_bytes()) && is_gone())
     };
@@ -105,29 +106,14 @@ fn target(line: &[u8]) -> Option<&[u8]> {
     line.split(|byte| matches!(byte, b' ' | b'\n')).find_map(|field| field.strip_prefix(b"TARGET="))
 }
 
-/// As libmount writes a path: blanks and backslashes as three octal digits.
+/// As libmount and the kernel write a path: blanks and backslashes as three octal digits. [`MountInfo::path`] is the
+/// inverse.
 fn mangled(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     for byte in text {
         match byte {
             b' ' | b'\t' | b'\n' | b'\\' => out.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
             _ => out.push(*byte),
-        }
-    }
-    out
-}
-
-fn unmangled(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        match tail {
-            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if *first == b'\\' => {
-                out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = after;
-            }
-            _ => out.push(*first),
         }
     }
     out
@@ -146,7 +132,7 @@ mod tests {
         assert_eq!(String::from_utf8(text).unwrap(), expected);
         let own = line(Path::new("/a"), Path::new("/b"), &["uhelper=other".to_owned()]);
         assert!(own.ends_with(b"OPTS=uhelper=other\n"));
-        assert_eq!(unmangled(&mangled(b" a\\040\t")), b" a\\040\t");
+        assert_eq!(MountInfo::path(&mangled(b" a\\040\t")).as_os_str().as_bytes(), b" a\\040\t");
     }
 
     #[test]

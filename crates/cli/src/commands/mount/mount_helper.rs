@@ -14,19 +14,15 @@ use slackwater_fuse::Printable as _;
 use crate::arguments::{Arguments, Command, MountArguments};
 use crate::commands::mount::remount::remount;
 use crate::commands::mount::{background, options};
-use crate::exit::{Failure, Reason};
+use crate::commands::mount_helpers::{self, STATUS_FAILED, Word};
+use crate::exit::Failure;
 use crate::os::{namespace, utab};
-use crate::output::terminal::errln;
 use crate::volume::endpoints::name_of;
 
 const NAME: &str = "mount.slackwater";
 
 /// The names that make the command act as the helper.
 pub(crate) const NAMES: [&str; 2] = [NAME, "mount.fuse.slackwater"];
-
-/// The exit status that `mount(8)` documents.
-const STATUS_USAGE: u8 = 1;
-const STATUS_MOUNT_FAILED: u8 = 32;
 
 const USAGE: &str = "usage: mount.slackwater SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]";
 
@@ -57,11 +53,8 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
     });
     match outcome {
         Ok(code) if code == ExitCode::SUCCESS => code,
-        Ok(_) => ExitCode::from(STATUS_MOUNT_FAILED),
-        Err(failure) => {
-            errln!("{NAME}: {failure}");
-            ExitCode::from(if failure.reason == Reason::Usage { STATUS_USAGE } else { STATUS_MOUNT_FAILED })
-        }
+        Ok(_) => ExitCode::from(STATUS_FAILED),
+        Err(failure) => mount_helpers::report(NAME, &failure),
     }
 }
 
@@ -77,36 +70,25 @@ fn mount(asked: &Call) -> Result<ExitCode, Failure> {
     Ok(status)
 }
 
-fn parse_call(mut words: impl Iterator<Item = OsString>) -> Result<Call, Failure> {
+fn parse_call(words: impl Iterator<Item = OsString>) -> Result<Call, Failure> {
     let (mut places, mut namespace, mut is_listed) = (Vec::new(), None, true);
     let (mut fake, mut sloppy, mut verbose, mut option_lists) = (false, false, false, Vec::new());
-    while let Some(word) = words.next() {
-        let missing = || Failure::usage(format!("{} needs a value", word.printable())).advise(USAGE);
-        match word.to_str() {
-            Some("-o") => option_lists.push(words.next().ok_or_else(missing)?),
-            Some("-N") => namespace = Some(PathBuf::from(words.next().ok_or_else(missing)?)),
-            // A type with a subtype.
-            Some("-t") => drop(words.next().ok_or_else(missing)?),
-            Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
-                for flag in flags[1..].chars() {
-                    match flag {
-                        's' => sloppy = true,
-                        'f' => fake = true,
-                        'r' => option_lists.push("ro".into()),
-                        'v' => verbose = true,
-                        'n' => is_listed = false,
-                        'w' => {}
-                        _ => {
-                            return Err(
-                                Failure::usage(format!("unknown option -{}", flag.escape_default())).advise(USAGE)
-                            );
-                        }
-                    }
-                }
-            }
-            _ => places.push(word),
+    mount_helpers::parse(words, USAGE, &['o', 'N', 't'], |word| {
+        match word {
+            Word::Flag('s') => sloppy = true,
+            Word::Flag('f') => fake = true,
+            Word::Flag('r') => option_lists.push("ro".into()),
+            Word::Flag('v') => verbose = true,
+            Word::Flag('n') => is_listed = false,
+            // The latter is a type with a subtype.
+            Word::Flag('w') | Word::Value('t', _) => {}
+            Word::Flag(_) => return false,
+            Word::Value('o', list) => option_lists.push(list),
+            Word::Value(_, link) => namespace = Some(PathBuf::from(link)),
+            Word::Place(place) => places.push(place),
         }
-    }
+        true
+    })?;
     let [source, mountpoint] = &places[..] else {
         return Err(Failure::usage("two directories are needed").advise(USAGE));
     };
@@ -152,6 +134,7 @@ mod tests {
 
     use super::*;
     use crate::damage::{cases, damaged};
+    use crate::exit::Reason;
 
     fn parse(line: &str) -> Result<Call, Failure> {
         parse_call(line.split(' ').map(OsString::from))

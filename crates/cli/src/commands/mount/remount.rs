@@ -15,10 +15,10 @@ use slackwater_fuse::Printable as _;
 use crate::arguments::{DaemonSocket, MountArguments};
 use crate::commands::long_requests::converse;
 use crate::commands::mount::attach;
+use crate::commands::mount_helpers::slackwater_at;
 use crate::commands::target::Target;
 use crate::control::protocol::Request;
-use crate::exit::{Failure, Reason};
-use crate::os::mount_table::{is_slackwater, mount_at};
+use crate::exit::Failure;
 use crate::output::shell;
 use crate::volume::arena_file;
 use crate::volume::endpoints::name_of;
@@ -37,27 +37,21 @@ const OF_THE_KERNEL: [&str; 4] = [READ_ONLY, "nosuid", "nodev", "noexec"];
 pub(crate) fn remount(arguments: &MountArguments) -> Result<(), Failure> {
     let word = &arguments.mountpoint;
     let mountpoint = name_of(word).unwrap_or_else(|_| word.clone());
-    if !mount_at(&mountpoint).is_some_and(|mount| is_slackwater(&mount)) {
-        let what = format!("{} is not a slackwater mount", mountpoint.printable());
-        return Err(Failure::new(Reason::NotMounted, what));
-    }
+    slackwater_at(&mountpoint)?;
     let target = Target::find(&mountpoint, &DaemonSocket { socket: None })?;
-    let read_only = arguments.read_only;
-    let ask = |request| converse(&target, &request, "flushing", io::stderr().is_terminal());
     let arena = arguments.arena.as_deref().map(arena_file::named).transpose()?.unwrap_or_default();
     let mut options = attach::stated(arguments, &arena);
     options.retain(|name, _| !OF_THE_KERNEL.contains(&name.as_str()));
     if arguments.keep {
         options.insert("keep".to_owned(), ON.to_owned());
     }
-    ask(Request::PrepareRemount { read_only, options })?;
-    change(&mountpoint, arguments)?;
-    ask(Request::Remounted { read_only }).inspect_err(|_| {
-        if !read_only {
-            // It was read-only before, so no file is open for writing.
-            let _ = change(&mountpoint, &MountArguments { read_only: true, ..arguments.clone() });
-        }
-    })
+    let MountArguments { read_only, nosuid, nodev, noexec, .. } = *arguments;
+    let mut flags = MountFlags::NOATIME;
+    flags.set(MountFlags::RDONLY, read_only);
+    flags.set(MountFlags::NOSUID, nosuid);
+    flags.set(MountFlags::NODEV, nodev);
+    flags.set(MountFlags::NOEXEC, noexec);
+    change(&target, &mountpoint, flags, options)
 }
 
 /// Makes the volume read-only at a mount point that is in use, for `umount -r`.
@@ -68,27 +62,32 @@ pub(crate) fn remount(arguments: &MountArguments) -> Result<(), Failure> {
 /// # Blocking
 /// For the source.
 pub(crate) fn make_read_only(target: &Target, mountpoint: &Path) -> Result<(), Failure> {
-    let ask = |request| converse(target, &request, "flushing", io::stderr().is_terminal());
     let status = statvfs(mountpoint)
         .map_err(|errno| Failure::failed(format!("cannot examine {}: {errno}", mountpoint.printable())))?;
     let mut flags = MountFlags::NOATIME | MountFlags::RDONLY;
     flags.set(MountFlags::NOSUID, status.f_flag.contains(StatVfsMountFlags::NOSUID));
     flags.set(MountFlags::NODEV, status.f_flag.contains(StatVfsMountFlags::NODEV));
     flags.set(MountFlags::NOEXEC, status.f_flag.contains(StatVfsMountFlags::NOEXEC));
-    ask(Request::PrepareRemount { read_only: true, options: BTreeMap::new() })?;
-    set(mountpoint, flags)?;
-    ask(Request::Remounted { read_only: true })
+    change(target, mountpoint, flags, BTreeMap::new())
 }
 
-/// Remounts without a message to the process of the mount.
-fn change(mountpoint: &Path, arguments: &MountArguments) -> Result<(), Failure> {
-    let MountArguments { read_only, nosuid, nodev, noexec, .. } = arguments;
-    let mut flags = MountFlags::NOATIME;
-    flags.set(MountFlags::RDONLY, *read_only);
-    flags.set(MountFlags::NOSUID, *nosuid);
-    flags.set(MountFlags::NODEV, *nodev);
-    flags.set(MountFlags::NOEXEC, *noexec);
-    set(mountpoint, flags)
+/// Remounts, between two messages to the process of the mount. `options` are those that must be as they are.
+fn change(
+    target: &Target,
+    mountpoint: &Path,
+    flags: MountFlags,
+    options: BTreeMap<String, String>,
+) -> Result<(), Failure> {
+    let read_only = flags.contains(MountFlags::RDONLY);
+    let ask = |request| converse(target, &request, "flushing", io::stderr().is_terminal());
+    ask(Request::PrepareRemount { read_only, options })?;
+    set(mountpoint, flags)?;
+    ask(Request::Remounted { read_only }).inspect_err(|_| {
+        if !read_only {
+            // It was read-only before, so no file is open for writing.
+            let _ = set(mountpoint, flags | MountFlags::RDONLY);
+        }
+    })
 }
 
 fn set(mountpoint: &Path, flags: MountFlags) -> Result<(), Failure> {
