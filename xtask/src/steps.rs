@@ -102,9 +102,9 @@ fn fmt() -> Result<TestCount, String> {
     no_tests(Cargo::new("fmt --all --check").run())
 }
 
-/// With object volumes; and the command without them, as the README builds it.
+/// With all features; and the command without any, as the README builds it.
 fn clippy() -> Result<TestCount, String> {
-    Cargo::new("clippy --workspace --all-targets --features slackwater-cli/object -- -D warnings").run()?;
+    Cargo::new("clippy --workspace --all-targets").args(suites::FEATURES).args("-- -D warnings").run()?;
     no_tests(Cargo::new("clippy --package slackwater-cli -- -D warnings").run())
 }
 
@@ -113,8 +113,9 @@ fn test() -> Result<TestCount, String> {
     let list = suites::target_directory()?.join("skipped-tests");
     let _ = fs::remove_file(&list);
     // Some tests run programs of other packages.
-    Cargo::new(suites::BUILD_ALL).run()?;
-    let count = Cargo::new("test --workspace --features slackwater-cli/object")
+    suites::build_all().run()?;
+    let count = Cargo::new("test --workspace")
+        .args(suites::FEATURES)
         .env("SLACKWATER_SKIPPED_TESTS", &list.to_string_lossy())
         .env("SLACKWATER_PROGRAMS_ARE_BUILT", "yes")
         .env(THREADS, &threads())
@@ -160,9 +161,7 @@ fn heavy() -> Result<TestCount, String> {
 }
 
 fn fuzz() -> Result<TestCount, String> {
-    Cargo::new("test --workspace --features slackwater-cli/object --test fuzz")
-        .env("SLACKWATER_FUZZ_SECONDS", "30")
-        .run_tests()
+    Cargo::new("test --workspace --test fuzz").args(suites::FEATURES).env("SLACKWATER_FUZZ_SECONDS", "30").run_tests()
 }
 
 /// On a directory; on one whose server is killed again and again; and then on object volumes with the programs that ask most
@@ -182,7 +181,8 @@ fn uring() -> Result<TestCount, String> {
         println!("skipped: {URING_SWITCH} cannot be switched on here");
         return Ok(TestCount::default());
     };
-    let mut count = Cargo::new("test --workspace --features slackwater-cli/object --test mounted --test volume")
+    let mut count = Cargo::new("test --workspace --test mounted --test volume")
+        .args(suites::FEATURES)
         .env("SLACKWATER_TEST_TRANSPORT", "uring")
         .env(THREADS, &threads())
         .run_tests()?;

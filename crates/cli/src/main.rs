@@ -7,6 +7,7 @@
 //! volume/           a volume as a mount process and a daemon serve it
 //! keeper/           a mount that outlives its process
 //! source/           a directory or an object volume, and its one owner
+//! containers/       plugins of container platforms (cargo feature `containers`)
 //! object/           volumes in object stores (cargo feature `object`), and the commands on them
 //! control/          the protocol between the commands and the processes that serve volumes
 //! registry          the mounts of this user, and how commands find them
@@ -19,6 +20,8 @@
 
 mod arguments;
 mod commands;
+#[cfg(feature = "containers")]
+mod containers;
 mod control;
 #[cfg(test)]
 mod damage;

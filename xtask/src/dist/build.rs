@@ -11,10 +11,7 @@ use super::command::output;
 use super::target::Target;
 use crate::cargo::Cargo;
 use crate::folders::cannot;
-use crate::suites::{is_installed, target_directory};
-
-/// Arguments for object volumes.
-pub(super) const OBJECTS: &str = "--features slackwater-cli/object";
+use crate::suites::{FEATURES, is_installed, target_directory};
 
 /// Builds the command. Its symbols are still in it.
 pub(super) fn binary(target: &Target, has_objects: bool) -> Result<PathBuf, String> {
@@ -28,7 +25,7 @@ pub(super) fn binary(target: &Target, has_objects: bool) -> Result<PathBuf, Stri
     let name = target.triple.replace('-', "_");
     let build = Cargo::new("build --locked --release --package slackwater-cli --bin slackwater --target")
         .args(target.triple)
-        .args(if has_objects { OBJECTS } else { "" })
+        .args(if has_objects { FEATURES } else { "" })
         .env("RUSTFLAGS", &rust_flags()?)
         .env(&format!("CARGO_TARGET_{}_LINKER", name.to_uppercase()), target.linker)
         .env(&format!("CC_{name}"), target.compiler)

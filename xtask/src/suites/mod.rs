@@ -32,7 +32,7 @@ use store::{Store, StoreKind};
 use crate::folders::cannot;
 use crate::packages;
 
-pub(crate) use tools::{BUILD_ALL, is_installed, is_root, target_directory};
+pub(crate) use tools::{FEATURES, build_all, is_installed, is_root, target_directory};
 
 /// Programs that check a file system, and their verdict.
 struct Suite {

@@ -32,16 +32,17 @@ impl CargoTool {
 
 /// The command `slackwater`, built from this checkout.
 pub(super) fn slackwater() -> Result<PathBuf, String> {
-    build("build --release --package slackwater-cli", "slackwater")
+    build(Cargo::new("build --release --package slackwater-cli"), "slackwater")
 }
+
+/// All features of the command.
+pub(crate) const FEATURES: &str = "--features slackwater-cli/object,slackwater-cli/containers";
 
 /// Builds the tests and programs of all packages, as `cargo xtask test` does: with the features and dependencies of all
 /// of them together, so that nothing is compiled twice.
-pub(crate) const BUILD_ALL: &str = "build --workspace --bins --tests --features slackwater-cli/object";
-
-/// For suites that run so long that a release build pays.
-const BUILD_FOR_LONG: &str =
-    "build --release --package slackwater-cli --package slackwater-s3-server --features slackwater-cli/object";
+pub(crate) fn build_all() -> Cargo {
+    Cargo::new("build --workspace --bins --tests").args(FEATURES)
+}
 
 /// The command `slackwater` with object volumes.
 pub(super) fn slackwater_with_objects(is_long: bool) -> Result<PathBuf, String> {
@@ -54,11 +55,17 @@ pub(super) fn s3_server(is_long: bool) -> Result<PathBuf, String> {
 }
 
 fn build_for_stores(is_long: bool, program: &str) -> Result<PathBuf, String> {
-    build(if is_long { BUILD_FOR_LONG } else { BUILD_ALL }, program)
+    let all = if is_long {
+        // So many operations that a release build pays.
+        Cargo::new("build --release --package slackwater-cli --package slackwater-s3-server").args(FEATURES)
+    } else {
+        build_all()
+    };
+    build(all, program)
 }
 
-fn build(line: &str, program: &str) -> Result<PathBuf, String> {
-    let build = Cargo::new(line).args("--message-format json-render-diagnostics");
+fn build(build: Cargo, program: &str) -> Result<PathBuf, String> {
+    let build = build.args("--message-format json-render-diagnostics");
     println!("$ {build}");
     let messages = String::from_utf8(build.output()?).map_err(|error| format!("{build}: {error}"))?;
     executable(&messages, program).ok_or_else(|| format!("{build}: builds no program {program}"))

@@ -5,7 +5,7 @@ use super::scan::named;
 use super::tree::{File, Tree};
 
 /// Folder of a crate, and the crates of ours that it may use.
-const CRATES: [(&str, &[&str]); 11] = [
+const CRATES: [(&str, &[&str]); 12] = [
     ("crates/sync", &[]),
     ("crates/arena", &["slackwater-sync"]),
     ("crates/engine", &["slackwater-sync", "slackwater-arena"]),
@@ -13,7 +13,18 @@ const CRATES: [(&str, &[&str]); 11] = [
     ("crates/object", &["slackwater", "slackwater-sync"]),
     ("crates/fuse", &["slackwater", "slackwater-sync", "slackwater-arena"]),
     ("crates/capi", &["slackwater", "slackwater-arena", "slackwater-backends"]),
-    ("crates/cli", &["slackwater", "slackwater-arena", "slackwater-backends", "slackwater-fuse", "slackwater-object"]),
+    ("crates/csi-proto", &[]),
+    (
+        "crates/cli",
+        &[
+            "slackwater",
+            "slackwater-arena",
+            "slackwater-backends",
+            "slackwater-csi-proto",
+            "slackwater-fuse",
+            "slackwater-object",
+        ],
+    ),
     (
         "crates/lab",
         &[

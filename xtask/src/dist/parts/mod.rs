@@ -4,13 +4,14 @@ mod cyclonedx;
 mod sizes;
 
 use crate::folders::cannot;
+use crate::suites::FEATURES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Release, build, metadata};
+use super::{Release, metadata};
 
 pub(super) use sizes::print as print_sizes;
 
@@ -44,7 +45,7 @@ pub(super) struct Parts {
 impl Parts {
     /// The crates of the command.
     pub(super) fn new(release: &Release) -> Result<Parts, String> {
-        let features = if release.has_objects { build::OBJECTS } else { "" };
+        let features = if release.has_objects { FEATURES } else { "" };
         let metadata = metadata(&format!("--filter-platform {} {features}", release.target.triple))?;
         let lock = fs::read_to_string("Cargo.lock").map_err(|error| cannot(Path::new("Cargo.lock"), &error))?;
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
