@@ -3,7 +3,7 @@
 
 pub(crate) mod arena;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater_backends::Random;
+use slackwater_fuse::abort_connection;
 
 /// Limit for every wait. Nothing takes that long, even on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -249,6 +250,18 @@ impl Drop for Process {
     }
 }
 
+/// Aborts the connections of a killed process, as the next command would. No command can do it here: as a child of this
+/// process, it has a copy of each file that is open on the mount, and closing that waits for the killed process too.
+fn abort_connections_of(pid: u32) {
+    let list = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    for descriptor in list(Path::new(&format!("/proc/{pid}/task"))).flat_map(|thread| list(&thread.join("fdinfo"))) {
+        let text = fs::read_to_string(descriptor).unwrap_or_default();
+        if let Some(number) = text.lines().find_map(|line| line.strip_prefix("fuse_connection:")) {
+            abort_connection(number.trim().parse().unwrap()).unwrap();
+        }
+    }
+}
+
 /// A mount in the foreground that has printed its announcement.
 pub(crate) struct Mount {
     pub(crate) process: Process,
@@ -259,15 +272,11 @@ pub(crate) struct Mount {
     stderr: Option<thread::JoinHandle<()>>,
     /// Everything printed on standard error so far.
     said: Arc<Mutex<String>>,
-    /// The directory of its registry.
-    registry: Option<OsString>,
 }
 
 impl Mount {
     #[track_caller]
     pub(crate) fn start(mut command: Command, mountpoint: &Path) -> Self {
-        let registry = command.get_envs().find(|(name, _)| *name == REGISTRY_VARIABLE);
-        let registry = registry.and_then(|(_, value)| value.map(OsStr::to_owned));
         let mut process = Process::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
         let said = Arc::new(Mutex::new(String::new()));
         let stderr = follow(process.0.stderr.take().unwrap(), Arc::clone(&said));
@@ -281,27 +290,17 @@ impl Mount {
             }
         }
         let stdout = Some(read_all(stdout));
-        Self {
-            process,
-            mountpoint: mountpoint.to_path_buf(),
-            announcement,
-            stdout,
-            stderr: Some(stderr),
-            said,
-            registry,
-        }
+        Self { process, mountpoint: mountpoint.to_path_buf(), announcement, stdout, stderr: Some(stderr), said }
     }
 
     /// Kills the process, as a crash would. If it waits in the kernel for an answer of its own at that moment, it cannot end
-    /// until another command aborts the connection.
+    /// until its connection is aborted.
     pub(crate) fn kill(&mut self) {
         self.process.0.kill().unwrap();
         let deadline = Instant::now() + ENDS_WITHIN;
         while self.process.0.try_wait().unwrap().is_none() {
             if Instant::now() > deadline {
-                let mut status = Command::new(slackwater());
-                status.arg("status").envs(self.registry.iter().map(|registry| (REGISTRY_VARIABLE, registry)));
-                run(status).expect(0, &[]);
+                abort_connections_of(self.process.0.id());
                 self.process.wait();
             }
             thread::sleep(Duration::from_millis(1));
