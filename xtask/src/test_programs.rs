@@ -71,11 +71,18 @@ impl TestProgram {
         self
     }
 
-    /// The command for a shell in the root of the project.
+    /// Its package, its name and its arguments.
+    fn title(&self) -> String {
+        let package = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        let arguments = self.arguments.iter().map(|argument| format!(" {argument}"));
+        format!("{package}/{}{}", self.name, arguments.collect::<String>())
+    }
+
+    /// The command for a shell, after which the program runs again.
     fn line(&self) -> String {
         let variables = self.environment.iter().map(|(name, value)| format!("{name}='{value}' "));
-        let package = self.folder.file_name().unwrap_or_default().to_string_lossy();
-        format!("{}{package}/{} {}", variables.collect::<String>(), self.name, self.arguments.join(" "))
+        let (variables, folder) = (variables.collect::<String>(), self.folder.display());
+        format!("cd {folder}; {variables}{} {}", self.path.display(), self.arguments.join(" "))
     }
 
     /// Runs it to the end; returns whether it passed, and all that it printed.
@@ -109,13 +116,13 @@ pub(crate) fn run(mut programs: Vec<TestProgram>) -> Result<TestCount, String> {
                 (program, number)
             };
             let log = logs.join(format!("{number}.txt"));
-            println!("begin {}, output in {}", program.line(), log.display());
+            println!("begin {}, output in {}", program.title(), log.display());
             let start = Instant::now();
             let ended = program.run(&log);
             let mut outcome = outcome.lock().expect("no worker panics");
             let seconds = start.elapsed().as_secs_f64();
             let (passed, said) = ended.unwrap_or_else(|error| (false, error));
-            println!("\n{said}\nend {}: {seconds:.1} s", program.line());
+            println!("\n{said}\nend {}: {seconds:.1} s", program.title());
             said.lines().for_each(|line| outcome.0 += TestCount::of_line(line));
             if !passed {
                 outcome.1.push(program.line());
@@ -147,7 +154,8 @@ mod tests {
         let program = TestProgram::of_message(message).unwrap();
         assert_eq!((program.folder.as_path(), program.is("volume")), (Path::new("/p/crates/fuse"), true));
         let program = program.env("A", "1").args("kills:: --ignored");
-        assert_eq!(program.line(), "A='1' fuse/volume kills:: --ignored");
+        assert_eq!(program.title(), "fuse/volume kills:: --ignored");
+        assert_eq!(program.line(), "cd /p/crates/fuse; A='1' /p/target/volume-1 kills:: --ignored");
         let other = message.replace("\"test\":true", "\"test\":false");
         assert!(TestProgram::of_message(&other).is_none());
         assert!(TestProgram::of_message("not JSON").is_none());

@@ -39,7 +39,7 @@ pub(super) fn check(release: &Release, artefacts: &Artefacts, folder: &Path) -> 
     match &artefacts.deb {
         Some(deb) => {
             check_with("lintian", &[Path::new("--fail-on=error,warning"), deb])?;
-            trial::run(deb)
+            trial::run(deb, artefacts.rpm.as_deref())
         }
         None => Ok(()),
     }

@@ -34,8 +34,8 @@ pub(crate) fn prepare() {
     }
 }
 
-/// Installs `deb`, uses it and removes it.
-pub(super) fn run(deb: &Path) -> Result<(), String> {
+/// Installs `deb`, uses it and removes it; and then the same for `rpm` without the use.
+pub(super) fn run(deb: &Path, rpm: Option<&Path>) -> Result<(), String> {
     let Some(mirror) = mirror() else {
         println!("skipped: no fresh Debian here; that needs root, Debian and mmdebstrap");
         return Ok(());
@@ -53,7 +53,12 @@ pub(super) fn run(deb: &Path) -> Result<(), String> {
     }
     let mut stage = Command::new("unshare");
     stage.args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]);
-    stage.args(["timeout", "--kill-after=10", "300", "bash"]).arg(folder.join("stage.sh")).arg(&folder).arg(deb);
+    stage
+        .args(["timeout", "--kill-after=10", "300", "bash"])
+        .arg(folder.join("stage.sh"))
+        .arg(&folder)
+        .arg(deb)
+        .args(rpm);
     print!("{}", output(&mut stage)?);
     Ok(())
 }

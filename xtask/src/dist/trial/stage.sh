@@ -1,7 +1,7 @@
-# Unpacks the Debian of the archive $1/fresh.tar, and runs the trial in it with the package $2. All mounts and processes
-# end with the namespaces of this script, and the system is in memory.
+# Unpacks the Debian of the archive $1/fresh.tar, and runs the trial in it with the package $2, and with the RPM $3 if that
+# is given. All mounts and processes end with the namespaces of this script, and the system is in memory.
 set -euo pipefail
-folder=$1 root=$1/root package=$2 begin=$SECONDS
+folder=$1 root=$1/root package=$2 rpm=${3-} begin=$SECONDS
 
 mkdir -p "$root"
 mount -t tmpfs -o mode=755 none "$root"
@@ -61,4 +61,15 @@ else
     echo "skipped: systemd cannot run here: $(tail -n 3 "$folder/systemd.log" || true)"
 fi
 in_root remove
+
+# The program rpm of this machine installs in the directory; the scripts of the package run in the system.
+of_rpm() { command rpm --root "$root" --dbpath /var/lib/rpm "$@" 2> "$folder/rpm.log" || { cat "$folder/rpm.log"; return 1; }; }
+if [ -n "$rpm" ]; then
+    of_rpm --initdb
+    of_rpm --install --nodeps "$rpm"
+    of_rpm --verify --nodeps slackwater
+    chroot "$root" slackwater --version > /dev/null
+    of_rpm --erase --nodeps slackwater
+    in_root removed-rpm
+fi
 echo "the trial: $((SECONDS - begin)) s"

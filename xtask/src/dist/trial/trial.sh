@@ -73,4 +73,12 @@ remove)
         { find /run/slackwater* /dev/shm; fail "something is left in memory"; }
     echo "removed: the configuration is left; purged: nothing is left"
     ;;
+removed-rpm)
+    rm -r /var/lib/rpm
+    files > removed
+    # Directories that many packages share are a package of their own on Fedora, and on Debian of whoever has files there.
+    left=$(comm -13 before removed | while read -r path; do [ -d "$path" ] || echo "$path"; done)
+    [ -z "$left" ] || fail "the RPM leaves $left"
+    echo "RPM: installed, verified, removed: nothing is left"
+    ;;
 esac
