@@ -18,7 +18,6 @@
 //! V3. Calls on one volume exclude one another, in other threads and processes too; calls on different ones do not.
 //! V4. Nothing is removed because a record is missing or unreadable.
 
-mod crash;
 mod directory;
 mod error;
 mod files;
