@@ -24,6 +24,8 @@ mod crash;
 #[cfg(feature = "containers")]
 mod csi;
 #[cfg(feature = "containers")]
+mod docker;
+#[cfg(feature = "containers")]
 mod durable;
 #[cfg(feature = "containers")]
 mod endpoint;
@@ -35,6 +37,6 @@ mod node;
 pub(crate) mod volumes;
 
 #[cfg(not(feature = "containers"))]
-pub(crate) use self::absent::csi;
+pub(crate) use self::absent::{csi, docker_plugin};
 #[cfg(feature = "containers")]
-pub(crate) use self::csi::run as csi;
+pub(crate) use self::{csi::run as csi, docker::run as docker_plugin};

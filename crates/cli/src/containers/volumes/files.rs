@@ -133,10 +133,18 @@ impl Files {
     /// # Errors
     /// The file system failed: the record may still be there.
     pub(super) fn remove(&self, id: &str) -> Result<(), VolumeError> {
-        for path in [NEXT, RECORD].map(|kind| self.path(id, kind)) {
-            durable::remove(&path).map_err(|error| of_system("remove", &path, &error))?;
-        }
-        Ok(())
+        self.remove_next(id)?;
+        let path = self.path(id, RECORD);
+        durable::remove(&path).map_err(|error| of_system("remove", &path, &error))
+    }
+
+    /// Removes a record that did not come to replace the one of its volume. The caller has the lock.
+    ///
+    /// # Errors
+    /// The file system failed.
+    pub(super) fn remove_next(&self, id: &str) -> Result<(), VolumeError> {
+        let path = self.path(id, NEXT);
+        durable::remove(&path).map_err(|error| of_system("remove", &path, &error))
     }
 
     /// The ids of all volumes that have files, sorted.

@@ -89,10 +89,8 @@ impl Volumes {
     fn finish_one(&self, id: &str) -> Result<(), VolumeError> {
         let _lock = self.files.lock(id)?;
         match self.files.read(id)? {
-            Some(stored) if stored.state == State::Ready => Ok(()),
-            Some(stored) => self.clear(&stored),
-            // A record that never got its name.
-            None => self.files.remove(id),
+            Some(stored) if stored.state != State::Ready => self.clear(&stored),
+            _ => self.files.remove_next(id),
         }
     }
 
