@@ -31,6 +31,7 @@ pub(crate) const FOR_TESTS: &[Program] = &[
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
     ("stress-ng", "stress-ng"),
+    ("linux.uml", "user-mode-linux"),
     ("mkfs.xfs", "xfsprogs"),
 ];
 

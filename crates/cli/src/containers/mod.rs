@@ -11,3 +11,5 @@
 //! csi/       the Container Storage Interface: `slackwater csi`
 //! docker/    volume plugin of Docker and Podman: `slackwater docker-plugin`
 //! ```
+
+pub(crate) mod quota;
