@@ -12,4 +12,6 @@
 //! docker/    volume plugin of Docker and Podman: `slackwater docker-plugin`
 //! ```
 
+pub(crate) mod limits;
 pub(crate) mod quota;
+pub(crate) mod volumes;
