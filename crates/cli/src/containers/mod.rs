@@ -7,11 +7,13 @@
 //! limits     limits as people write them: attributes of a volume, a storage class or a pod
 //! volumes/   the records of volumes; how they are made and removed
 //! quota/     most bytes and inodes of a directory, by project quotas
+//! pods/      limits of a pod, by its cgroup and its annotations
 //! node/      mounting through the daemon, and bind mounts of a staged volume
 //! csi/       the Container Storage Interface: `slackwater csi`
 //! docker/    volume plugin of Docker and Podman: `slackwater docker-plugin`
 //! ```
 
 pub(crate) mod limits;
+pub(crate) mod pods;
 pub(crate) mod quota;
 pub(crate) mod volumes;

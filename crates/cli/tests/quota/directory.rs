@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -75,12 +75,21 @@ fn files_that_exist_are_counted_and_new_ones_are_too() {
 
         quota.remove().unwrap();
         quota.remove().unwrap();
-        assert_eq!(quota.usage(), Ok(None));
         write(&path.join("a/b/c/d/more"), 16 * MIB);
         assert_eq!(fs::read(path.join("a/b/file")).unwrap(), bytes(1, 4 * MIB as usize));
-        // The number is free again, and the next quota counts everything.
         quota.set(Some(64 * MIB), None).unwrap();
         assert_eq!(usage(&path).unwrap().inodes, 9);
+        // A directory that is deleted leaves nothing behind: the next one with its number is alone.
+        quota.remove().unwrap();
+        let inode = fs::metadata(&path).unwrap().ino();
+        fs::remove_dir_all(&path).unwrap();
+        let again = (0..1000).map(|nth| disk.path.join(format!("again{nth}"))).find(|again| {
+            fs::create_dir(again).unwrap();
+            fs::metadata(again).unwrap().ino() == inode
+        });
+        let again = again.expect("the inode number is used again");
+        Quota::of(&again).unwrap().set(Some(MIB), None).unwrap();
+        assert_eq!(usage(&again).unwrap().inodes, 1);
     });
 }
 
@@ -119,7 +128,7 @@ fn directories_never_share_a_project() {
         // Something else has the first choice of every other one.
         for path in paths.iter().step_by(2) {
             let taken = make(format!("{}-taken", path.file_name().unwrap().to_str().unwrap()));
-            let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+            let inode = fs::metadata(path).unwrap().ino();
             chattr(&["-p", &(FIRST + inode).to_string()], &taken);
         }
         thread::scope(|scope| {

@@ -106,7 +106,7 @@ impl Quota {
         let figures = sys::figures(&self.directory, project).map_err(failed("cannot read its quota"))?;
         if (figures.bytes_max, figures.inodes_max) == (0, 0) {
             // U2.
-            tree::assign(&self.directory, Some(project)).map_err(failed("cannot give its files a project"))?;
+            tree::assign(&self.directory, project).map_err(failed("cannot give its files a project"))?;
         }
         sys::limit(&self.directory, project, bytes_max.unwrap_or(0), inodes_max.unwrap_or(0))
             .map_err(failed("cannot limit it"))
@@ -128,18 +128,14 @@ impl Quota {
         }))
     }
 
-    /// Removes the quota. Its number is free again when no file of the directory has it. Repeating it is harmless.
+    /// Removes the limits, before the directory is deleted. With its last file its number is free again. Repeating it is
+    /// harmless.
     ///
     /// # Errors
     /// As [`set`](Self::set).
-    ///
-    /// # Blocking
-    /// Until each file in the directory has been opened.
     pub(crate) fn remove(&self) -> Result<(), QuotaError> {
         let Some(project) = self.own_project()? else { return Ok(()) };
-        let failed = |why| failed(&self.path, why);
-        sys::limit(&self.directory, project, 0, 0).map_err(failed("cannot remove its limits"))?;
-        tree::assign(&self.directory, None).map_err(failed("cannot remove its files from their project"))
+        sys::limit(&self.directory, project, 0, 0).map_err(failed(&self.path, "cannot remove its limits"))
     }
 
     /// The project of this directory, if it has one of its own (U3).
@@ -208,9 +204,11 @@ fn unsupported(path: &Path, why: &str, advice: &str) -> QuotaError {
 fn failed<'a>(path: &'a Path, why: &'a str) -> impl Fn(io::Error) -> QuotaError + 'a {
     move |error| {
         let failure = Failure::failed(format!("no quota for {}: {why}: {error}", path.display()));
-        QuotaError::Failed(match error.kind() {
-            io::ErrorKind::PermissionDenied => failure.advise("only root can set quotas (CAP_SYS_ADMIN)"),
-            _ => failure,
+        let is_refused = error.kind() == io::ErrorKind::PermissionDenied;
+        QuotaError::Failed(if is_refused {
+            failure.advise("only root can set quotas (CAP_SYS_ADMIN)")
+        } else {
+            failure
         })
     }
 }

@@ -11,17 +11,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat};
 use rustix::io::Errno;
 
-use super::{projects, sys};
+use super::sys;
 
-/// Puts `root` and everything in it that can be opened into `project`. `None` takes what is in a project of ours out of
-/// it. Repeating it is harmless.
+/// Puts `root` and everything in it that can be opened into `project`. Repeating it is harmless.
 ///
 /// # Errors
 /// The first that the file system reports. Files that vanish meanwhile are none.
 ///
 /// # Blocking
 /// Until each file has been opened.
-pub(super) fn assign(root: &File, project: Option<u32>) -> io::Result<()> {
+pub(super) fn assign(root: &File, project: u32) -> io::Result<()> {
     let mut open = vec![directory(root.try_clone()?.into(), project)?];
     while let Some(above) = open.last_mut() {
         let Some(entry) = above.next().transpose()? else {
@@ -33,13 +32,11 @@ pub(super) fn assign(root: &File, project: Option<u32>) -> io::Result<()> {
             continue;
         }
         let above = above.fd()?;
-        let kind = match entry.file_type() {
-            FileType::Unknown => match statat(above, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => FileType::from_raw_mode(stat.st_mode),
-                Err(_) => continue,
-            },
-            kind => kind,
-        };
+        let mut kind = entry.file_type();
+        if kind == FileType::Unknown {
+            let Ok(stat) = statat(above, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            kind = FileType::from_raw_mode(stat.st_mode);
+        }
         let is_directory = kind.is_dir();
         if !is_directory && !kind.is_file() {
             continue;
@@ -59,18 +56,14 @@ pub(super) fn assign(root: &File, project: Option<u32>) -> io::Result<()> {
 }
 
 /// Assigns a directory, and opens it for reading from its start.
-fn directory(fd: OwnedFd, project: Option<u32>) -> io::Result<Dir> {
+fn directory(fd: OwnedFd, project: u32) -> io::Result<Dir> {
     assign_one(&fd, project, true)?;
     Ok(Dir::read_from(fd)?)
 }
 
-fn assign_one(file: impl AsFd, project: Option<u32>, is_directory: bool) -> io::Result<()> {
+fn assign_one(file: impl AsFd, project: u32, is_directory: bool) -> io::Result<()> {
     let before = sys::attributes(&file)?;
-    let after = match project {
-        Some(project) => before.in_project(project, is_directory),
-        None if projects::is_ours(before.project) => before.in_project(0, is_directory),
-        None => return Ok(()),
-    };
+    let after = before.in_project(project, is_directory);
     if (before.project, before.flags) == (after.project, after.flags) {
         return Ok(());
     }
