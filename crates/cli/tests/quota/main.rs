@@ -16,6 +16,9 @@ mod mount;
 mod quota;
 #[path = "../rig/mod.rs"]
 mod rig;
+#[path = "../../src/containers/quota/sys.rs"]
+#[allow(dead_code, reason = "tests only look at quotas by it")]
+mod sys;
 mod unsupported;
 
 use std::fs::File;

@@ -24,7 +24,7 @@ const UID_BYTES_MAX: usize = 64;
 ///
 /// # Blocking
 /// Until the cgroups have been listed: a few milliseconds for a thousand.
-pub(super) fn find(uid: &str) -> Option<PathBuf> {
+pub(crate) fn find(uid: &str) -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     find_in(&Layout::parse(&mounts), uid)
 }

@@ -13,16 +13,13 @@ mod api;
 mod cgroup;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
-use slackwater_fuse::Printable as _;
+use std::path::Path;
 
 use crate::containers::limits::Limits;
-use crate::control::client::{ANSWER_WITHIN, ask};
-use crate::control::protocol::{Request, VolumeRef};
 use crate::exit::Failure;
 
 pub(crate) use self::api::Api;
+pub(crate) use self::cgroup::find as cgroup_of;
 
 /// Keys of a volume's context that kubelet fills in, if the CSIDriver object has `podInfoOnMount: true`.
 const NAME: &str = "csi.storage.k8s.io/pod.name";
@@ -60,7 +57,7 @@ pub(crate) fn uid_of_target(target: &Path) -> Option<&str> {
 ///
 /// # Errors
 /// An annotation is invalid, or one for volumes only. The message names it.
-pub(crate) fn limits_of(annotations: &BTreeMap<String, String>) -> Result<Limits, Failure> {
+fn limits_of(annotations: &BTreeMap<String, String>) -> Result<Limits, Failure> {
     let limits = Limits::parse(annotations)?;
     let Limits { dirty_limit, dontcache, .. } = limits;
     let of_pod = Limits { dirty_limit, dontcache, ..Limits::default() };
@@ -69,45 +66,6 @@ pub(crate) fn limits_of(annotations: &BTreeMap<String, String>) -> Result<Limits
         Some(key) => Err(Failure::usage(format!("the annotation {key} is not for pods"))
             .advise("set it for the volume: as a parameter of its storage class")),
     }
-}
-
-/// Has the daemon at `socket` hold a pod to `limits`, which replace those that it had. Programs of the pod need not have
-/// run yet.
-///
-/// # Errors
-/// The pod has no cgroup here, or the daemon has no tenants or does not answer.
-///
-/// # Blocking
-/// For the daemon, and until the cgroups of this machine have been searched.
-pub(crate) fn apply(socket: &Path, pod: &Pod, limits: &Limits) -> Result<(), Failure> {
-    let tenant = cgroup::find(&pod.uid).ok_or_else(|| {
-        let (namespace, name) = (pod.namespace.printable(), pod.name.printable());
-        Failure::failed(format!("pod {namespace}/{name} has no cgroup that is visible here"))
-            .advise("mount /sys/fs/cgroup of the node in the plugin's container, and share its cgroup namespace")
-    })?;
-    let text = |is_on| if is_on { "on" } else { "off" };
-    set(socket, &tenant, "limit", limits.dirty_limit.map(|bytes| bytes.to_string()))?;
-    set(socket, &tenant, "dontcache", limits.dontcache.map(|is_on| text(is_on).to_owned()))
-}
-
-/// Has the daemon forget the limits of a pod that ends. A pod without a cgroup has nothing left to limit.
-///
-/// # Errors
-/// The daemon does not answer.
-///
-/// # Blocking
-/// As [`apply`].
-pub(crate) fn forget(socket: &Path, uid: &str) -> Result<(), Failure> {
-    let Some(tenant) = cgroup::find(uid) else { return Ok(()) };
-    set(socket, &tenant, "limit", None)?;
-    set(socket, &tenant, "dontcache", None)
-}
-
-fn set(socket: &Path, tenant: &Path, key: &str, value: Option<String>) -> Result<(), Failure> {
-    let value = value.unwrap_or_else(|| "none".to_owned());
-    let request = Request::SetTenant { tenant: PathBuf::from(tenant), key: key.to_owned(), value };
-    let answer = ask(socket, &VolumeRef::default(), &request, ANSWER_WITHIN);
-    answer.map_err(|error| Failure::failed(format!("no answer from {}: {error}", socket.printable())))?.done()
 }
 
 #[cfg(test)]

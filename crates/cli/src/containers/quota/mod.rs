@@ -2,7 +2,7 @@
 //!
 //! Each directory with a quota is a *project* of its own. Its files belong to the project, new ones inherit it, and the
 //! kernel limits what the project uses. `statfs` of the directory then shows the quota as the size of the file system,
-//! so a mount of it refuses a write that does not fit before it accepts the bytes.
+//! so a mount of it refuses a write that does not fit before it accepts the bytes, and usage needs no call of its own.
 //!
 //! ```text
 //! projects  the number of a project, chosen so that no two directories share one
@@ -49,15 +49,6 @@ impl From<QuotaError> for Failure {
             QuotaError::Unsupported(failure) | QuotaError::Failed(failure) => failure,
         }
     }
-}
-
-/// What a directory uses, and its limits.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Usage {
-    pub(crate) bytes: u64,
-    pub(crate) bytes_max: Option<u64>,
-    pub(crate) inodes: u64,
-    pub(crate) inodes_max: Option<u64>,
 }
 
 /// The quota of a directory, which may have none yet.
@@ -110,22 +101,6 @@ impl Quota {
         }
         sys::limit(&self.directory, project, bytes_max.unwrap_or(0), inodes_max.unwrap_or(0))
             .map_err(failed("cannot limit it"))
-    }
-
-    /// Usage and limits. `None` if it has no quota.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub(crate) fn usage(&self) -> Result<Option<Usage>, QuotaError> {
-        let Some(project) = self.own_project()? else { return Ok(None) };
-        let figures = sys::figures(&self.directory, project).map_err(failed(&self.path, "cannot read its quota"))?;
-        let limit = |limit| (limit != 0).then_some(limit);
-        Ok(Some(Usage {
-            bytes: figures.bytes,
-            bytes_max: limit(figures.bytes_max),
-            inodes: figures.inodes,
-            inodes_max: limit(figures.inodes_max),
-        }))
     }
 
     /// Removes the limits, before the directory is deleted. With its last file its number is free again. Repeating it is

@@ -18,7 +18,8 @@ use reqwest::{Certificate, Client, Response, StatusCode};
 use serde::Deserialize;
 use slackwater_fuse::Printable as _;
 
-use crate::containers::pods::Pod;
+use crate::containers::limits::Limits;
+use crate::containers::pods::{Pod, limits_of};
 use crate::exit::{Failure, Reason};
 
 /// The files of the pod that this process is in.
@@ -67,6 +68,17 @@ impl Api {
         Self { url: format!("https://{host}:{port}"), account: account.to_owned() }
     }
 
+    /// The limits in the annotations of a pod.
+    ///
+    /// # Errors
+    /// As [`Api::annotations`]; or an annotation is invalid.
+    ///
+    /// # Blocking
+    /// As [`Api::annotations`].
+    pub(crate) fn limits(&self, pod: &Pod) -> Result<Limits, Failure> {
+        limits_of(&self.annotations(pod)?)
+    }
+
     /// The annotations of a pod.
     ///
     /// # Errors
@@ -74,7 +86,7 @@ impl Api {
     ///
     /// # Blocking
     /// At most [`ANSWER_WITHIN`].
-    pub(crate) fn annotations(&self, pod: &Pod) -> Result<BTreeMap<String, String>, Failure> {
+    fn annotations(&self, pod: &Pod) -> Result<BTreeMap<String, String>, Failure> {
         let path = format!("api/v1/namespaces/{}/pods/{}", segment(&pod.namespace)?, segment(&pod.name)?);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::failed(format!("cannot ask {}: {error}", self.url)))?;
