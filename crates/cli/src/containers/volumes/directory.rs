@@ -18,10 +18,10 @@ use std::path::Path;
 
 use slackwater_fuse::Printable as _;
 
+use crate::containers::crash;
+use crate::containers::durable::sync_directory;
 use crate::containers::quota::{Quota, QuotaError};
-use crate::containers::volumes::crash;
 use crate::containers::volumes::error::{VolumeError, of_system};
-use crate::containers::volumes::files::sync_directory;
 use crate::containers::volumes::record::Record;
 use crate::exit::Failure;
 use crate::source;
