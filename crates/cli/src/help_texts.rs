@@ -191,12 +191,14 @@ Settings of a volume:
 Settings of a tenant:
   limit=SIZE|none          as --tenant-limit of mount
   dontcache=on|off|none    as --tenant-dontcache of mount
+  name=NAMESPACE/POD|none  names the pod pod:UID where tenants are shown
 
 A change lasts until the daemon ends.
 
 Examples:
   slackwater set web dontcache=on
-  slackwater set --tenant /containers/a limit=64MiB dontcache=none";
+  slackwater set --tenant /containers/a limit=64MiB dontcache=none
+  slackwater set --tenant pod:$UID name=default/web-0";
 
 pub(crate) const SYNC_NOTES: &str = "\
 On a Slackwater mount, sync(1), sync(2) and syncfs(2) return 0 but make

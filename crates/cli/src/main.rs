@@ -11,6 +11,7 @@
 //! object/           volumes in object stores (cargo feature `object`), and the commands on them
 //! control/          the protocol between the commands and the processes that serve volumes
 //! registry          the mounts of this user, and how commands find them
+//! pods/             pods and containers behind tenants, and their names
 //! http              a small HTTP server
 //! metrics/, log/    metrics for Prometheus, and logged events
 //! output/           lines on the terminal, progress, commands to copy
@@ -35,6 +36,7 @@ mod option_values;
 mod os;
 mod output;
 mod parallel;
+mod pods;
 mod registry;
 mod source;
 mod volume;
