@@ -23,6 +23,7 @@ pub(crate) const FOR_TESTS: &[Program] = &[
     ("fuser", "psmisc"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
+    ("openssl", "openssl"),
     ("pg_ctlcluster", "postgresql"),
     ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
@@ -31,6 +32,7 @@ pub(crate) const FOR_TESTS: &[Program] = &[
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
     ("stress-ng", "stress-ng"),
+    ("linux.uml", "user-mode-linux"),
     ("mkfs.xfs", "xfsprogs"),
 ];
 

@@ -11,6 +11,7 @@
 //! limits     limits as people write them: attributes of a volume, a storage class or a pod
 //! volumes/   the records of volumes; how they are made and removed
 //! quota/     most bytes and inodes of a directory, by project quotas
+//! pods/      limits of a pod, by its cgroup and its annotations
 //! node/      mounting through the daemon, and bind mounts of a staged volume
 //! csi/       the Container Storage Interface: `slackwater csi`
 //! docker/    volume plugin of Docker and Podman: `slackwater docker-plugin`
@@ -33,6 +34,10 @@ mod endpoint;
 pub(crate) mod limits;
 #[cfg(feature = "containers")]
 mod node;
+#[cfg(feature = "containers")]
+pub(crate) mod pods;
+#[cfg(feature = "containers")]
+pub(crate) mod quota;
 #[cfg(feature = "containers")]
 pub(crate) mod volumes;
 

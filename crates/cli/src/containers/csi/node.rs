@@ -16,9 +16,11 @@ use tonic::{Request, Response, Status};
 use crate::commands::daemon::VOLUMES_MAX;
 use crate::containers::csi::calls::Calls;
 use crate::containers::csi::capability::Access;
-use crate::containers::csi::status::{invalid, of_node, required};
+use crate::containers::csi::status::{invalid, of_node, one_line, required};
 use crate::containers::limits::Limits;
 use crate::containers::node::{Condition, Node, Publishing, Severity, Staging, Usage};
+use crate::containers::pods::{Api, Pod, uid_of_target};
+use crate::exit::Reason;
 use crate::source;
 
 /// The key of a volume's context that has its source: a path or a URL.
@@ -30,6 +32,8 @@ pub(super) struct NodeService {
     /// The name of this machine.
     pub(super) id: String,
     pub(super) topology: Option<csi::Topology>,
+    /// The API of the cluster, if the plugin is in one.
+    pub(super) api: Option<Api>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -90,7 +94,16 @@ impl NodeCalls for NodeService {
             alone: access.alone,
         };
         let node = Arc::clone(&self.node);
-        self.calls.change(&id, move || node.publish(&publishing).map_err(of_node)).await?;
+        let api = self.api.clone();
+        let pod = Pod::of_context(&request.volume_context.into_iter().collect());
+        let work = move || {
+            // First: what the pod writes is limited from its first byte.
+            if let Some((api, pod)) = api.zip(pod) {
+                limit(&node, &api, &pod)?;
+            }
+            node.publish(&publishing).map_err(of_node)
+        };
+        self.calls.change(&id, work).await?;
         Ok(Response::new(csi::NodePublishVolumeResponse {}))
     }
 
@@ -102,7 +115,18 @@ impl NodeCalls for NodeService {
         let id = required(&request.volume_id, "volume_id")?.to_owned();
         let target = PathBuf::from(required(&request.target_path, "target_path")?);
         let node = Arc::clone(&self.node);
-        self.calls.change(&id, move || node.unpublish(&target).map_err(of_node)).await?;
+        let is_in_cluster = self.api.is_some();
+        let work = move || {
+            node.unpublish(&target).map_err(of_node)?;
+            // A pod ends as a whole.
+            if let Some(uid) = uid_of_target(&target).filter(|_| is_in_cluster)
+                && let Err(error) = node.forget_pod(uid)
+            {
+                tracing::debug!(uid, ?error, "the limits of the pod stay");
+            }
+            Ok(())
+        };
+        self.calls.change(&id, work).await?;
         Ok(Response::new(csi::NodeUnpublishVolumeResponse {}))
     }
 
@@ -196,6 +220,21 @@ impl NodeCalls for NodeService {
             accessible_topology: self.topology.clone(),
         }))
     }
+}
+
+/// Holds a pod to the limits of its annotations, if it has any.
+fn limit(node: &Node, api: &Api, pod: &Pod) -> Result<(), Status> {
+    let limits = api.limits(pod).map_err(|failure| match failure.reason {
+        Reason::Usage => invalid(&failure),
+        Reason::Failed
+        | Reason::Busy
+        | Reason::Deadline
+        | Reason::NotMounted
+        | Reason::NoDaemon
+        | Reason::Rescued
+        | Reason::Left => Status::unavailable(one_line(&failure)),
+    })?;
+    if limits == Limits::default() { Ok(()) } else { node.limit_pod(pod, &limits).map_err(of_node) }
 }
 
 fn asked(capability: Option<&VolumeCapability>) -> Result<&VolumeCapability, Status> {

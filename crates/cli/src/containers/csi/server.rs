@@ -31,6 +31,7 @@ use crate::containers::csi::node::NodeService;
 use crate::containers::csi::parameters::Pools;
 use crate::containers::endpoint::Endpoint;
 use crate::containers::node::Node;
+use crate::containers::pods::Api;
 use crate::containers::volumes::Volumes;
 use crate::exit::Failure;
 use crate::os::sys::{Signal, Signals};
@@ -132,7 +133,7 @@ impl Services {
             has_topology: topology.is_some(),
         });
         let id = arguments.node_id.clone().unwrap_or_else(host_name);
-        let node = node.map(|node| NodeServer::new(NodeService { calls, node, id, topology }));
+        let node = node.map(|node| NodeServer::new(NodeService { calls, node, id, topology, api: Api::of_cluster() }));
         Ok(Self { identity, controller, node })
     }
 }

@@ -1,7 +1,7 @@
 //! Requests to the daemon. A request that a daemon has not answered because another one takes it over is repeated there.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -98,6 +98,15 @@ impl Daemon {
             Err(failure) if failure.what == settings::unknown(key, "").what => Ok(false),
             outcome => outcome.map(|()| true).map_err(NodeError::from),
         }
+    }
+
+    /// Changes a setting of a tenant.
+    ///
+    /// # Errors
+    /// The daemon has no tenants, or does not answer.
+    pub(super) fn set_tenant(&self, tenant: &Path, key: &str, value: &str) -> Result<(), NodeError> {
+        let request = Request::SetTenant { tenant: tenant.to_owned(), key: key.to_owned(), value: value.to_owned() };
+        self.ask(&VolumeRef::default(), &request, ANSWER_WITHIN)?.done().map_err(NodeError::from)
     }
 
     /// Writes everything back and unmounts a volume.

@@ -6,6 +6,7 @@
 //! stage      the mount at the staging directory, and its end
 //! publish    bind mounts of a staged volume
 //! condition  what is wrong with a volume; its usage
+//! tenants    limits of pods
 //! ```
 //!
 //! # Invariants
@@ -22,6 +23,7 @@ mod daemon;
 mod publish;
 mod stage;
 mod sys;
+mod tenants;
 
 use std::io;
 use std::path::{Path, PathBuf};

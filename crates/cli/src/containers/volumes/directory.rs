@@ -8,17 +8,21 @@
 //!     name of a volume has all its files, and a removal that was interrupted can be continued.
 //! T2. A removal has the lock of the owner of a source, so no mount has the directory and none can begin.
 //! T3. A pool that does not exist is an error: its disk may not be mounted. It is never created.
+//! T4. The size of a volume is a quota where the pool's file system has quotas. Elsewhere it is only recorded, with a
+//!     warning, because platforms ask for a size of every volume. A number of inodes is limited or refused.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use slackwater_fuse::Printable as _;
 
 use crate::containers::crash;
 use crate::containers::durable::sync_directory;
+use crate::containers::quota::{Quota, QuotaError};
 use crate::containers::volumes::error::{VolumeError, of_system};
+use crate::containers::volumes::record::Record;
 use crate::exit::Failure;
 use crate::source;
 
@@ -57,9 +61,9 @@ pub(super) fn check_present(path: &Path) -> Result<(), VolumeError> {
 /// Makes the directory of a volume. If it fails, nothing of it is left.
 ///
 /// # Errors
-/// The file system failed, or the directory exists.
-pub(super) fn make(pool: &Path, id: &str) -> Result<(), VolumeError> {
-    let path = pool.join(id);
+/// The file system failed, or cannot limit it as wanted, or the directory exists.
+pub(super) fn make(pool: &Path, record: &Record) -> Result<(), VolumeError> {
+    let path = pool.join(&record.id);
     match DirBuilder::new().mode(MODE).create(&path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(exists(&path)),
         Err(error) => return Err(of_system("create", &path, &error)),
@@ -67,12 +71,41 @@ pub(super) fn make(pool: &Path, id: &str) -> Result<(), VolumeError> {
     }
     // The umask took bits away.
     let made = fs::set_permissions(&path, Permissions::from_mode(MODE)).and_then(|()| sync_directory(&path));
-    made.and_then(|()| sync_directory(pool)).map_err(|error| {
+    let made = made.and_then(|()| sync_directory(pool)).map_err(|error| of_system("create", &path, &error));
+    made.and_then(|()| limit(&path, record)).inspect_err(|_| {
+        let _ = forget_limits(&path);
         let _ = fs::remove_dir(&path);
-        of_system("create", &path, &error)
     })?;
     crash::point();
     Ok(())
+}
+
+/// Limits the directory of a volume to its size and number of inodes (T4).
+///
+/// # Errors
+/// The file system failed, or has no quotas and inodes are to be limited.
+pub(super) fn limit(path: &Path, record: &Record) -> Result<(), VolumeError> {
+    let (bytes, inodes) = (record.bytes, record.limits.quota_inodes);
+    if (bytes, inodes) == (None, None) {
+        return Ok(());
+    }
+    match Quota::of(path).and_then(|quota| quota.set(bytes, inodes)) {
+        Err(QuotaError::Unsupported(failure)) if inodes.is_none() => {
+            tracing::warn!(volume = record.id, %failure, "this volume may grow beyond its size");
+            Ok(())
+        }
+        Err(QuotaError::Unsupported(failure)) => Err(VolumeError::Invalid(failure)),
+        Err(QuotaError::Failed(failure)) => Err(VolumeError::Failed(failure)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Removes the limits of a directory that is to be deleted, if it has any.
+fn forget_limits(path: &Path) -> Result<(), VolumeError> {
+    match Quota::of(path).and_then(|quota| quota.remove()) {
+        Err(QuotaError::Failed(failure)) => Err(VolumeError::Failed(failure)),
+        Ok(()) | Err(QuotaError::Unsupported(_)) => Ok(()),
+    }
 }
 
 /// Removes the directory of a volume that nothing has used, if it exists. One with files is not ours, and stays.
@@ -81,6 +114,9 @@ pub(super) fn make(pool: &Path, id: &str) -> Result<(), VolumeError> {
 /// The file system failed.
 pub(super) fn undo(pool: &Path, id: &str) -> Result<(), VolumeError> {
     let path = pool.join(id);
+    if path.is_dir() {
+        forget_limits(&path)?;
+    }
     match fs::remove_dir(&path) {
         Err(error)
             if ![ErrorKind::NotFound, ErrorKind::DirectoryNotEmpty, ErrorKind::NotADirectory]
@@ -123,7 +159,10 @@ pub(super) fn remove(
     Ok(())
 }
 
-fn delete(hidden: &PathBuf) -> Result<(), VolumeError> {
+fn delete(hidden: &Path) -> Result<(), VolumeError> {
+    if hidden.is_dir() {
+        forget_limits(hidden)?;
+    }
     match fs::remove_dir_all(hidden) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(of_system("delete", hidden, &error)),
         _ => Ok(()),

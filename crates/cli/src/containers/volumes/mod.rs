@@ -167,6 +167,7 @@ impl Volumes {
             return Ok(stored.record);
         }
         let record = Record { bytes: Some(bytes), ..stored.record };
+        place::resize(&record)?;
         self.files.write(&Stored::new(State::Ready, &record))?;
         Ok(record)
     }

@@ -35,9 +35,20 @@ pub(super) fn check(record: &Record) -> Result<(), VolumeError> {
 /// For the store.
 pub(super) fn make(record: &Record) -> Result<(), VolumeError> {
     match &record.pool {
-        Pool::Directory(pool) => directory::make(pool, &record.id),
+        Pool::Directory(pool) => directory::make(pool, record),
         Pool::Store(_) => Ok(object::make_volume(&record.source)?),
         Pool::Existing(_) => Ok(()),
+    }
+}
+
+/// Gives a volume the size of its record.
+///
+/// # Errors
+/// The file system refuses.
+pub(super) fn resize(record: &Record) -> Result<(), VolumeError> {
+    match &record.pool {
+        Pool::Directory(pool) => directory::limit(&pool.join(&record.id), record),
+        Pool::Store(_) | Pool::Existing(_) => Ok(()),
     }
 }
 

@@ -217,7 +217,11 @@ impl Volumes {
         let config = settings::changed(tenants.get(tenant).copied().unwrap_or_default(), key, value)?;
         let refused = |error: &dyn std::fmt::Display| Failure::usage(format!("tenant {}: {error}", tenant.printable()));
         tenancy.set_config(tenant, config).map_err(|error| refused(&error))?;
-        tenants.insert(tenant.to_path_buf(), config);
+        if config == TenantConfig::default() {
+            tenants.remove(tenant);
+        } else {
+            tenants.insert(tenant.to_path_buf(), config);
+        }
         if let Some(keeper) = &self.shared.keeper {
             keeper.set(&kept::setting_of(tenant, key), value);
         }
