@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -13,6 +14,10 @@ use crate::rig::{Process, Scratch, wait_until};
 /// The program that makes the calls.
 pub(crate) const CLIENT: &str = "curl";
 
+/// Held for reading by everything that mounts: a namespace that is made meanwhile has copies of the mounts, and volumes
+/// would be in use there.
+pub(crate) static MOUNTS: RwLock<()> = RwLock::new(());
+
 /// A plugin that listens, with the pool `pool` in its scratch directory.
 pub(crate) struct Plugin {
     process: Process,
@@ -20,6 +25,7 @@ pub(crate) struct Plugin {
     pub(crate) socket: PathBuf,
     pub(crate) pool: PathBuf,
     registry: PathBuf,
+    _mounts: RwLockReadGuard<'static, ()>,
 }
 
 /// The status and the body of an answer.
@@ -37,7 +43,8 @@ impl Plugin {
         let arguments: Vec<_> = words.into_iter().chain(more).map(str::to_owned).collect();
         let registry = scratch.path.join("run");
         let process = spawn(&arguments, &registry, Path::new(&socket));
-        Self { process, arguments, socket: socket.into(), pool, registry }
+        let _mounts = MOUNTS.read().unwrap_or_else(PoisonError::into_inner);
+        Self { process, arguments, socket: socket.into(), pool, registry, _mounts }
     }
 
     /// Kills it, as a crash would, and starts another one.

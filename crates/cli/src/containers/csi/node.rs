@@ -54,7 +54,7 @@ impl NodeCalls for NodeService {
         options.dontcache = limits.dontcache == Some(true);
         // A reader sends nothing.
         options.upload_limit_bytes_per_s = limits.upload_limit.filter(|_| !options.read_only);
-        let settings = settings_of(&limits);
+        let settings = limits.settings();
         let staging = Staging { id: id.clone(), source: source.into(), path, options, settings };
         let node = Arc::clone(&self.node);
         self.calls.change(&id, move || node.stage(&staging).map_err(of_node)).await?;
@@ -254,13 +254,6 @@ fn source_of(context: &HashMap<String, String>) -> Result<String, Status> {
 fn limits_of(context: HashMap<String, String>) -> Result<Limits, Status> {
     let attributes: BTreeMap<_, _> = context.into_iter().collect();
     Limits::parse(&attributes).map_err(|failure| invalid(&failure))
-}
-
-/// The limits that are settings of a running volume.
-fn settings_of(limits: &Limits) -> Vec<(&'static str, String)> {
-    let dirty_limit = limits.dirty_limit.map(|bytes| ("dirty-limit", bytes.to_string()));
-    let dirty_expire = limits.dirty_expire.map(|age| ("dirty-expire", humantime::format_duration(age).to_string()));
-    dirty_limit.into_iter().chain(dirty_expire).collect()
 }
 
 fn usage_of(usage: Usage, unit: Unit) -> csi::VolumeUsage {

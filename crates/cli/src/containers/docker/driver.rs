@@ -51,7 +51,7 @@ impl Driver {
         match self.outcome(path, body) {
             Ok(body) => Answer::done(body),
             Err(Refusal { status, failure }) => {
-                tracing::warn!(call = path, %failure, "refused");
+                tracing::info!(call = path, %failure, "refused");
                 Answer::failed(status, &failure)
             }
         }

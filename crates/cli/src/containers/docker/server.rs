@@ -63,17 +63,21 @@ const ENDS_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) fn run(arguments: &DockerPluginArguments) -> Result<(), Failure> {
     // Before the first thread, because all threads inherit the mask.
     let signals = Signals::block();
+    // The platform and the daemon have other working directories.
+    let absolute = |path: &Path| {
+        std::path::absolute(path).map_err(|error| Failure::usage(format!("{}: {error}", path.printable())))
+    };
+    let (socket, mounts) = (absolute(&arguments.socket)?, absolute(&arguments.mounts)?);
     let pool = arguments.pool.as_deref().map(Pool::parse).transpose()?;
     let _alone = lock(&arguments.state)?;
     let driver = Arc::new(Driver {
         volumes: Volumes::open(&arguments.state.join("volumes"))?,
         users: Users::open(&arguments.state.join("users"))?,
         node: Node::new(arguments.at().path()?, arguments.unmount_deadline),
-        mounts: arguments.mounts.clone(),
+        mounts,
         pool,
         locks: Locks::default(),
     });
-    let socket = &arguments.socket;
     let failed = |error: io::Error| Failure::failed(format!("cannot serve {}: {error}", socket.printable()));
     // Docker makes it, but may start later.
     socket.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
