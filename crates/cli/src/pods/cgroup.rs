@@ -89,7 +89,7 @@ pub(crate) fn is_pod_uid(text: &str) -> bool {
 }
 
 /// The UID of the pod whose cgroup has this name.
-pub(super) fn pod_uid_of(name: &str) -> Option<String> {
+pub(crate) fn pod_uid_of(name: &str) -> Option<String> {
     let uid = match name.strip_suffix(".slice") {
         // In the name of a slice, a dash separates it from the slices above.
         Some(slice) => {

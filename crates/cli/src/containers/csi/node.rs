@@ -97,9 +97,9 @@ impl NodeCalls for NodeService {
         let api = self.api.clone();
         let pod = Pod::of_context(&request.volume_context.into_iter().collect());
         let work = move || {
-            // First: what the pod writes is limited from its first byte.
-            if let Some((api, pod)) = api.zip(pod) {
-                limit(&node, &api, &pod)?;
+            if let Some(pod) = pod {
+                // First: what the pod writes is limited from its first byte.
+                limit(&node, api.as_ref(), &pod)?;
             }
             node.publish(&publishing).map_err(of_node)
         };
@@ -222,8 +222,12 @@ impl NodeCalls for NodeService {
     }
 }
 
-/// Holds a pod to the limits of its annotations, if it has any.
-fn limit(node: &Node, api: &Api, pod: &Pod) -> Result<(), Status> {
+/// Names a pod, and holds it to the limits of its annotations, if it has any.
+fn limit(node: &Node, api: Option<&Api>, pod: &Pod) -> Result<(), Status> {
+    if let Err(error) = node.name_pod(pod) {
+        tracing::debug!(pod.uid, ?error, "the pod is shown without its name");
+    }
+    let Some(api) = api else { return Ok(()) };
     let limits = api.limits(pod).map_err(|failure| match failure.reason {
         Reason::Usage => invalid(&failure),
         Reason::Failed

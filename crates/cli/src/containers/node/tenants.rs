@@ -1,4 +1,6 @@
-//! Limits of a pod: its cgroup is a tenant of the daemon.
+//! Limits and names of pods: a pod's cgroup is a tenant of the daemon.
+
+use std::path::Path;
 
 use slackwater_fuse::Printable as _;
 
@@ -11,6 +13,15 @@ use crate::exit::Failure;
 const NONE: &str = "none";
 
 impl Node {
+    /// Names a pod where tenants are shown.
+    ///
+    /// # Errors
+    /// The daemon does not answer, or is of an earlier version.
+    pub(crate) fn name_pod(&self, pod: &Pod) -> Result<(), NodeError> {
+        let Pod { namespace, name, uid } = pod;
+        self.daemon.set_tenant(Path::new(&format!("pod:{uid}")), "name", &format!("{namespace}/{name}"))
+    }
+
     /// Holds a pod to `limits`, which replace those that it had. It need not have written anything yet.
     ///
     /// # Errors
@@ -51,7 +62,7 @@ mod tests {
     use std::fs;
     use std::io::{BufRead as _, BufReader, Write as _};
     use std::os::unix::net::UnixListener;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
     use std::thread;
     use std::time::Duration;
 
@@ -90,15 +101,16 @@ mod tests {
         };
         let socket = std::env::temp_dir().join(format!("slackwater-pod-{}.sock", std::process::id()));
         let listener = UnixListener::bind(&socket).unwrap();
+        let named = PathBuf::from(format!("pod:{uid}"));
         let daemon = thread::spawn(move || {
             let mut settings = Vec::new();
-            while settings.len() < 4 {
+            while settings.len() < 5 {
                 let (mut peer, _) = listener.accept().unwrap();
                 let mut line = String::new();
                 BufReader::new(&peer).read_line(&mut line).unwrap();
                 let request = serde_json::from_str::<Message<Request>>(&line).unwrap().body;
                 let Request::SetTenant { tenant, key, value } = request else { panic!("{line}") };
-                assert_eq!(tenant, path);
+                assert_eq!(tenant, if key == "name" { named.clone() } else { path.clone() });
                 settings.push(format!("{key}={value}"));
                 peer.write_all(&Message::new(Reply::Done).line()).unwrap();
             }
@@ -107,9 +119,11 @@ mod tests {
         let node = Node::new(socket.clone(), Duration::ZERO);
         let pod = Pod { namespace: "shop".into(), name: "web-0".into(), uid };
         let limits = Limits { dirty_limit: Some(64 << 20), dontcache: Some(true), ..Limits::default() };
+        node.name_pod(&pod).unwrap();
         node.limit_pod(&pod, &limits).unwrap();
         node.forget_pod(&pod.uid).unwrap();
-        assert_eq!(daemon.join().unwrap(), ["limit=67108864", "dontcache=on", "limit=none", "dontcache=none"]);
+        let settings = daemon.join().unwrap();
+        assert_eq!(settings, ["name=shop/web-0", "limit=67108864", "dontcache=on", "limit=none", "dontcache=none"]);
         fs::remove_file(socket).unwrap();
         let other = Pod { uid: pod.uid.replace('0', "1"), ..pod };
         assert!(matches!(node.limit_pod(&other, &limits), Err(NodeError::State(_))));

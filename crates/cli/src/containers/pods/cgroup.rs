@@ -1,24 +1,19 @@
 //! The cgroup of a pod.
 //!
-//! kubelet names it by the pod's uid, in one of two ways, below a cgroup for all pods and one for each quality of service:
-//!
-//! | cgroup driver | the cgroup of a burstable pod |
-//! |---|---|
-//! | systemd | `kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice`, with `_` for `-` in the uid |
-//! | cgroupfs | `kubepods/burstable/podUID` |
-//!
-//! All of that may lie deeper, for example in the container that is a node of kind, and begins with other words if kubelet
-//! has a `--cgroup-root`. So the hierarchy is searched for the last name, which no other cgroup has.
+//! kubelet names it by the pod's uid ([`crate::pods::cgroup`]), below a cgroup for all pods and, except for guaranteed
+//! pods, one for the class. All of that may lie deeper, for example in the container that is a node of kind. So the
+//! hierarchy is searched for the last name, which no other cgroup has.
 
 use std::collections::VecDeque;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use slackwater_fuse::tenants::{Hierarchy, Layout};
 
+use crate::pods::cgroup::pod_uid_of;
+
 /// Most cgroups that are looked at: far more than a node has.
 const CGROUPS_MAX: usize = 1 << 17;
-const UID_BYTES_MAX: usize = 64;
 
 /// The path of the cgroup of the pod `uid`, as in `/proc/PID/cgroup`.
 ///
@@ -31,31 +26,11 @@ pub(crate) fn find(uid: &str) -> Option<PathBuf> {
 
 /// In version 1, tenants are cgroups of the memory controller.
 fn find_in(layout: &Layout, uid: &str) -> Option<PathBuf> {
-    let is_uid = (1..=UID_BYTES_MAX).contains(&uid.len())
-        && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    let name = is_uid.then(|| Name::of(uid))?;
-    layout.memory.iter().chain(&layout.unified).find_map(|hierarchy| search(hierarchy, &name))
-}
-
-/// The last part of the path.
-struct Name {
-    cgroupfs: String,
-    /// What follows the name of the cgroup above, without `.slice`.
-    systemd: String,
-}
-
-impl Name {
-    fn of(uid: &str) -> Self {
-        Self { cgroupfs: format!("pod{uid}"), systemd: format!("-pod{}.slice", uid.replace('-', "_")) }
-    }
-
-    fn is(&self, name: &str) -> bool {
-        name == self.cgroupfs || name.ends_with(&self.systemd)
-    }
+    layout.memory.iter().chain(&layout.unified).find_map(|hierarchy| search(hierarchy, uid))
 }
 
 /// Nearest to the root first.
-fn search(hierarchy: &Hierarchy, name: &Name) -> Option<PathBuf> {
+fn search(hierarchy: &Hierarchy, uid: &str) -> Option<PathBuf> {
     let mut above = VecDeque::from([PathBuf::new()]);
     for _ in 0..CGROUPS_MAX {
         let parent = above.pop_front()?;
@@ -65,8 +40,8 @@ fn search(hierarchy: &Hierarchy, name: &Name) -> Option<PathBuf> {
                 continue;
             }
             let path = parent.join(entry.file_name());
-            if entry.file_name().to_str().is_some_and(|found| name.is(found)) {
-                return Some(path_of(hierarchy, &path));
+            if entry.file_name().to_str().and_then(pod_uid_of).is_some_and(|found| found == uid) {
+                return Some(hierarchy.root.join(path));
             }
             above.push_back(path);
         }
@@ -74,12 +49,10 @@ fn search(hierarchy: &Hierarchy, name: &Name) -> Option<PathBuf> {
     None
 }
 
-fn path_of(hierarchy: &Hierarchy, below: &Path) -> PathBuf {
-    hierarchy.root.join(below)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     const UID: &str = "8c5b4a52-7d7b-4f0e-9f2a-0f5a3f6c1d2e";

@@ -34,7 +34,7 @@ impl Cluster {
         certify(&account, "server", &[&server[..], &for_server].concat());
         fs::write(account.join("token"), format!("{TOKEN}\n")).unwrap();
         let mut python = Command::new("python3");
-        python.args(["-c", SERVER, TOKEN, UID]).current_dir(&account).stdout(Stdio::piped());
+        python.args(["-c", SERVER, TOKEN, UID]).current_dir(&account).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = python.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
