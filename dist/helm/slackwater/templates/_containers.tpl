@@ -31,7 +31,7 @@
     - --endpoint=unix:///csi/csi.sock
     - --node-id=$(NODE_NAME)
     # A directory of a pool can be used on this node alone.
-    - --topology=csi.slackwater.dev/node=$(NODE_NAME)
+    - --topology=slackwater.csi/node=$(NODE_NAME)
     {{- range $name, $path := .Values.pools }}
     - --pool={{ $name }}={{ $path }}
     {{- end }}
@@ -82,7 +82,7 @@
   image: {{ include "slackwater.image" (list .Values.sidecars.registry .Values.sidecars.registrar) }}
   args:
     - --csi-address=/csi/csi.sock
-    - --kubelet-registration-path={{ .Values.kubeletDirectory }}/plugins/csi.slackwater.dev/csi.sock
+    - --kubelet-registration-path={{ .Values.kubeletDirectory }}/plugins/slackwater.csi/csi.sock
   resources: {requests: {cpu: 10m, memory: 20Mi}}
   volumeMounts:
     - name: plugin

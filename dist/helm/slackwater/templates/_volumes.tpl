@@ -1,7 +1,7 @@
 {{- define "slackwater.volumes" -}}
 {{- $inPod := eq .Values.daemon.place "pod" -}}
 - name: plugin
-  hostPath: {path: {{ .Values.kubeletDirectory }}/plugins/csi.slackwater.dev, type: DirectoryOrCreate}
+  hostPath: {path: {{ .Values.kubeletDirectory }}/plugins/slackwater.csi, type: DirectoryOrCreate}
 - name: registration
   hostPath: {path: {{ .Values.kubeletDirectory }}/plugins_registry, type: Directory}
 - name: kubelet
