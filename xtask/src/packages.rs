@@ -24,6 +24,7 @@ pub(crate) const FOR_TESTS: &[Program] = &[
     ("fusermount3", "fuse3"),
     ("git", "git"),
     ("pg_ctlcluster", "postgresql"),
+    ("pip3", "python3-pip"),
     ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
     ("python3", "python3"),
