@@ -91,7 +91,7 @@ pub(crate) struct TestCount {
 }
 
 impl TestCount {
-    fn of_line(line: &str) -> TestCount {
+    pub(crate) fn of_line(line: &str) -> TestCount {
         let mut count = TestCount::default();
         let Some(result) = line.strip_prefix("test result: ") else { return count };
         let words: Vec<&str> = result.split([' ', ';']).filter(|word| !word.is_empty()).collect();

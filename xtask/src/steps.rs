@@ -1,13 +1,13 @@
 //! The checks in their order, and how they are run, timed and reported.
 
 use std::fs;
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::cargo::{Cargo, TestCount};
 use crate::folders::children;
-use crate::{dist, licences, packages, suites, tidy};
+use crate::test_programs::TestProgram;
+use crate::{dist, licences, packages, suites, test_programs, tidy};
 
 /// One check. `run` returns what its tests reported; an error says what failed and, for cargo, how to repeat it.
 pub(crate) struct Step {
@@ -20,11 +20,12 @@ pub(crate) struct Step {
 
 /// All checks, in the order of `cargo xtask ci`.
 #[rustfmt::skip]
-pub(crate) const STEPS: [Step; 12] = [
+pub(crate) const STEPS: [Step; 13] = [
     Step { name: "fmt", about: "formatting", is_slow: false, run: fmt },
     Step { name: "clippy", about: "lints of all targets, warnings refused", is_slow: false, run: clippy },
     Step { name: "test", about: "unit, integration and doc tests; every example is run", is_slow: false, run: test },
-    Step { name: "heavy", about: "the long tests, in release mode", is_slow: true, run: heavy },
+    Step { name: "dist", about: "packages, and their life on a fresh Debian; needs root", is_slow: true, run: dist::step },
+    Step { name: "heavy", about: "the long tests, with release builds", is_slow: true, run: heavy },
     Step { name: "suites", about: "real programs on a mounted directory; needs root", is_slow: true, run: suites },
     Step { name: "uring", about: "mounts over io_uring; needs root and Linux 6.14", is_slow: true, run: uring },
     Step { name: "fuzz", about: "requests that no kernel sends, for half a minute", is_slow: true, run: fuzz },
@@ -35,17 +36,9 @@ pub(crate) const STEPS: [Step; 12] = [
     Step { name: "licences", about: "licences of all dependencies", is_slow: false, run: licences },
 ];
 
-/// Not part of `cargo xtask ci`: it builds the command once more, and fetches a Debian.
-pub(crate) const BY_HAND: [Step; 1] = [Step {
-    name: "dist",
-    about: "packages, and their life on a fresh Debian; needs root",
-    is_slow: true,
-    run: dist::step,
-}];
-
 /// The check with this name, if there is one.
 pub(crate) fn named(name: &str) -> impl Iterator<Item = &'static Step> {
-    STEPS.iter().chain(&BY_HAND).filter(move |step| step.name == name)
+    STEPS.iter().filter(move |step| step.name == name)
 }
 
 /// The text of `--help`.
@@ -57,10 +50,6 @@ pub(crate) fn help() -> String {
     );
     for step in &STEPS {
         text += &format!("    {:<9}{} {}\n", step.name, if step.is_slow { '*' } else { ' ' }, step.about);
-    }
-    text += "by hand:\n";
-    for step in &BY_HAND {
-        text += &format!("    {:<11}{}\n", step.name, step.about);
     }
     text += "\ncargo xtask api          rewrite the listings of the public API in docs/api\n\
              cargo xtask site         make the documentation site in target/site/html; needs mdBook\n";
@@ -114,12 +103,11 @@ fn test() -> Result<TestCount, String> {
     let _ = fs::remove_file(&list);
     // Some tests run programs of other packages.
     suites::build_all().run()?;
-    let count = Cargo::new("test --workspace")
-        .args(suites::FEATURES)
-        .env("SLACKWATER_SKIPPED_TESTS", &list.to_string_lossy())
-        .env("SLACKWATER_PROGRAMS_ARE_BUILT", "yes")
-        .env(THREADS, &threads())
-        .run_tests()?;
+    let programs = TestProgram::build(all_tests())?.into_iter().map(|program| {
+        program.env("SLACKWATER_SKIPPED_TESTS", &list.to_string_lossy()).env("SLACKWATER_PROGRAMS_ARE_BUILT", "yes")
+    });
+    let mut count = test_programs::run(programs.collect())?;
+    count += all_tests().args("--doc").run_tests()?;
     // The lab's programs are experiments, not examples: they run by hand.
     for package in packages()?.iter().filter(|package| package.name != "slackwater-lab") {
         for example in package.examples()? {
@@ -132,33 +120,36 @@ fn test() -> Result<TestCount, String> {
     Ok(count)
 }
 
-/// The variable by which test programs know how many tests to run at once.
-const THREADS: &str = "RUST_TEST_THREADS";
-
-/// Two tests for each CPU, since tests of mounts use a third of the time of two CPUs.
-fn threads() -> String {
-    (2 * std::thread::available_parallelism().map_or(1, NonZero::get)).to_string()
+/// The tests of all packages, built with the features and dependencies of all of them together. The same selection in each
+/// step saves compiling dependencies with other features.
+fn all_tests() -> Cargo {
+    Cargo::new("test --workspace").args(suites::FEATURES)
 }
 
-/// Tests marked `#[ignore = "long: ..."]`, and more rounds of some. `--tests` keeps out doc tests, where `ignore` means
-/// something else.
+/// Tests marked `#[ignore = "long: ..."]` that find faults, and more rounds of others. The engine is built in release mode, and
+/// the command as it is released, but for object volumes.
 fn heavy() -> Result<TestCount, String> {
-    let long = "test --release -p slackwater -p slackwater-backends -p slackwater-arena --tests -- --ignored";
-    let mut count = Cargo::new(long).run_tests()?;
-    // Kills at random moments of a mount.
-    count += Cargo::new("test --release -p slackwater-cli --test mounts -- kills:: crash_mix:: load::")
-        .env("SLACKWATER_MOUNT_KILLS", "50")
-        .env("SLACKWATER_MOUNT_RUNS", "10")
-        .run_tests()?;
-    // A hundred kills of a kept mount under programs of all kinds, among them two databases.
-    count += Cargo::new("test --release -p slackwater-cli --test takeover -- --include-ignored many_kills::")
-        .env("SLACKWATER_KEPT_KILLS", "100")
-        .run_tests()?;
-    count += Cargo::new("test --release -p slackwater-cli --test power_cut")
-        .env("SLACKWATER_POWER_CUTS", "50")
-        .run_tests()?;
-    Ok(count)
+    let command = dist::command()?.display().to_string();
+    let engine = Cargo::new("test --release --package slackwater-backends --test lives --test model");
+    let mut programs: Vec<_> =
+        TestProgram::build(engine)?.into_iter().map(|program| program.args("--ignored")).collect();
+    for program in TestProgram::build(all_tests())? {
+        let program = program.clone().env(COMMAND, &command);
+        if program.is("mounts") {
+            let kills = program.env("SLACKWATER_MOUNT_KILLS", "50").env("SLACKWATER_MOUNT_RUNS", "10");
+            programs.push(kills.args("kills:: crash_mix:: load::"));
+        } else if program.is("takeover") {
+            // A hundred kills of a kept mount under programs of all kinds, among them two databases.
+            programs.push(program.env("SLACKWATER_KEPT_KILLS", "100").args("--include-ignored many_kills::"));
+        } else if program.is("power_cut") {
+            programs.push(program.env("SLACKWATER_POWER_CUTS", "50"));
+        }
+    }
+    test_programs::run(programs)
 }
+
+/// The variable with the `slackwater` that the tests of the command run, if not the one that is built with them.
+const COMMAND: &str = "SLACKWATER_TEST_COMMAND";
 
 fn fuzz() -> Result<TestCount, String> {
     Cargo::new("test --workspace --test fuzz").args(suites::FEATURES).env("SLACKWATER_FUZZ_SECONDS", "30").run_tests()
@@ -168,8 +159,9 @@ fn fuzz() -> Result<TestCount, String> {
 /// of names and syncs. Others on object volumes run by hand, and so does `stress`: it looks for crashes, and checks no promise.
 fn suites() -> Result<TestCount, String> {
     packages::install(packages::FOR_TESTS);
-    suites::run(&["pjdfstest", "git", "sqlite", "fio", "fsx", "trees"])?;
-    suites::run(&["--kill", "git", "sqlite"])?;
+    let command = dist::command()?.display().to_string();
+    suites::run(&["--binary", &command, "pjdfstest", "git", "sqlite", "fio", "fsx", "trees"])?;
+    suites::run(&["--binary", &command, "--kill", "git", "sqlite"])?;
     suites::run(&["--store", "file", "pjdfstest"])?;
     no_tests(suites::run(&["--store", "s3", "git"]))
 }
@@ -181,16 +173,19 @@ fn uring() -> Result<TestCount, String> {
         println!("skipped: {URING_SWITCH} cannot be switched on here");
         return Ok(TestCount::default());
     };
-    let mut count = Cargo::new("test --workspace --test mounted --test volume")
-        .args(suites::FEATURES)
-        .env("SLACKWATER_TEST_TRANSPORT", "uring")
-        .env(THREADS, &threads())
-        .run_tests()?;
-    // The tests that end, stop or take over a mount, or wait in one. Without the filter, all tests of mounts run.
-    let mounts = "test --release -p slackwater-cli --test mounts -- \
-                  transport:: kills:: crash_mix:: hung_source:: startup:: forced_unmounts:: lifecycle:: load:: signals::";
-    count += Cargo::new(mounts).env(THREADS, &threads()).run_tests()?;
-    suites::run(&["pjdfstest"])?;
+    let command = dist::command()?.display().to_string();
+    let programs = TestProgram::build(all_tests())?.into_iter().filter_map(|program| {
+        let program = program.env("SLACKWATER_TEST_TRANSPORT", "uring").env(COMMAND, &command);
+        // The tests that end, stop or take over a mount, or wait in one. Without the filter, all tests of mounts run.
+        let of_mounts = "transport:: kills:: crash_mix:: hung_source:: startup:: forced_unmounts:: lifecycle:: load:: \
+                         signals::";
+        match program.is("mounts") {
+            true => Some(program.args(of_mounts)),
+            false => Some(program).filter(|program| program.is("mounted") || program.is("volume")),
+        }
+    });
+    let count = test_programs::run(programs.collect())?;
+    suites::run(&["--binary", &command, "pjdfstest"])?;
     Ok(count)
 }
 

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rig::{Process, Scratch, need_fuse, run, wait_until};
+use rig::{Process, Scratch, need_fuse, run, slackwater, wait_until};
 use rustix::fs::{FlockOperation, flock};
 
 fn text(path: &Path) -> &str {
@@ -99,7 +99,7 @@ fn top_leaves_the_terminal_as_it_was() {
     for leave in ["q", "\u{3}"] {
         let scratch = Scratch::new();
         let log = scratch.path.join("log");
-        let top = format!("stty cols 80 rows 24; {} top; echo left with $?; stty", env!("CARGO_BIN_EXE_slackwater"));
+        let top = format!("stty cols 80 rows 24; {} top; echo left with $?; stty", slackwater());
         let mut script = Command::new("script");
         script.args(["--quiet", "--flush", "--command", &top, text(&log)]);
         script.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("run")).env("TERM", "xterm");
@@ -248,7 +248,7 @@ fn without_the_device_nothing_is_mounted() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
-    let binary = env!("CARGO_BIN_EXE_slackwater");
+    let binary = slackwater();
     let mut command = Command::new("unshare");
     let script = "mount -t tmpfs none /dev && exec \"$0\" mount \"$1\" \"$2\"";
     command.args(["-m", "--propagation", "private", "sh", "-c", script, binary, text(&source), text(&mountpoint)]);
@@ -286,7 +286,7 @@ fn the_mount_helper_has_the_options_and_statuses_of_mount8() {
     need_fuse();
     let scratch = Scratch::new();
     let helper = scratch.path.join("mount.slackwater");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_slackwater"), &helper).unwrap();
+    std::os::unix::fs::symlink(slackwater(), &helper).unwrap();
     let helper = |arguments: &[&str]| {
         let mut command = Command::new(&helper);
         command.args(arguments).env("SLACKWATER_RUNTIME_DIR", scratch.path.join("run")).stdin(Stdio::null());

@@ -56,6 +56,11 @@ pub(crate) fn help() -> String {
     text
 }
 
+/// The static binary without object volumes, which builds in a quarter of the time; built if it is not.
+pub(crate) fn command() -> Result<PathBuf, String> {
+    build::binary(&TARGETS[0], false)
+}
+
 /// The options of the command line.
 struct Request {
     folder: PathBuf,

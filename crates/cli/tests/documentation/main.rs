@@ -25,7 +25,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::page::{Block, blocks, missing};
-use crate::rig::{Process, Scratch, need_fuse, run, wait_until};
+use crate::rig::{Process, Scratch, need_fuse, run, slackwater, wait_until};
 
 const STAGE: &str = r#"
 # Copies of what other tests have mounted would keep their volumes.
@@ -93,7 +93,7 @@ fn run_blocks(blocks: &[Block]) -> Result<Vec<String>, String> {
     let output = File::create(&said).unwrap();
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--propagation", "private", "bash", "-c", &script]);
-    command.env("BINARY", env!("CARGO_BIN_EXE_slackwater")).env("SERVER", s3_server());
+    command.env("BINARY", slackwater()).env("SERVER", s3_server());
     command.env(name, value).current_dir("/");
     command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
     let status = Process::spawn(&mut command).wait();

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::bytes;
-use crate::rig::{Scratch, need_fuse, run, wait_until};
+use crate::rig::{Scratch, need_fuse, run, slackwater, wait_until};
 
 fn status(scratch: &Scratch) -> serde_json::Value {
     let output = scratch.run(["status", "--json"]);
@@ -191,7 +191,7 @@ fn the_mount_helper_mounts() {
     let (source, mountpoint) = scratch.pair("a");
     fs::write(source.join("file"), "read me").unwrap();
     let helper = scratch.path.join("mount.slackwater");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_slackwater"), &helper).unwrap();
+    std::os::unix::fs::symlink(slackwater(), &helper).unwrap();
     let mut command = Command::new(&helper);
     let options = format!("ro,nodev,cache=32MiB,_netdev,arena={}", scratch.arena("a").display());
     command.args([&source, &mountpoint]).args(["-o", &options]).stdin(Stdio::null());

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::rig::{Scratch, need_fuse, run};
+use crate::rig::{Scratch, need_fuse, run, slackwater};
 
 /// The restrictions of the mount at `mountpoint`, in the kernel's order.
 fn restrictions(mountpoint: &Path) -> Vec<String> {
@@ -44,7 +44,7 @@ fn restrictions_reach_the_kernel_from_the_foreground_the_background_and_the_help
         scratch.umount(&mountpoint);
     }
     let helper = scratch.path.join("mount.slackwater");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_slackwater"), &helper).unwrap();
+    std::os::unix::fs::symlink(slackwater(), &helper).unwrap();
     let cases: [(&str, &[&str]); 4] = [
         ("defaults", &[]),
         ("nosuid,nodev", &["nosuid", "nodev"]),

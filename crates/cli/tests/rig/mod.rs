@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,12 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Environment variable with the directory of the registry.
 const REGISTRY_VARIABLE: &str = "SLACKWATER_RUNTIME_DIR";
+
+/// The command that the tests run: the one that is built with them, or the one that `SLACKWATER_TEST_COMMAND` names.
+pub(crate) fn slackwater() -> &'static str {
+    static NAMED: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("SLACKWATER_TEST_COMMAND").ok());
+    NAMED.as_deref().unwrap_or(env!("CARGO_BIN_EXE_slackwater"))
+}
 
 /// Exit status of a command that found something in use.
 const BUSY: i32 = 3;
@@ -49,8 +55,7 @@ impl Scratch {
     /// writing, and the file would be busy.
     pub(crate) fn command_for_all(&self) -> PathBuf {
         let binary = self.path.join("slackwater");
-        let copied =
-            Command::new("install").args(["-m", "755", env!("CARGO_BIN_EXE_slackwater")]).arg(&binary).status();
+        let copied = Command::new("install").args(["-m", "755"]).arg(slackwater()).arg(&binary).status();
         assert!(copied.unwrap().success());
         binary
     }
@@ -88,7 +93,7 @@ impl Scratch {
 
     /// The command, with its registry in the scratch directory.
     pub(crate) fn command<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater"));
+        let mut command = Command::new(slackwater());
         command.args(arguments).env(REGISTRY_VARIABLE, self.path.join("run")).stdin(Stdio::null());
         command
     }
@@ -294,7 +299,7 @@ impl Mount {
         let deadline = Instant::now() + ENDS_WITHIN;
         while self.process.0.try_wait().unwrap().is_none() {
             if Instant::now() > deadline {
-                let mut status = Command::new(env!("CARGO_BIN_EXE_slackwater"));
+                let mut status = Command::new(slackwater());
                 status.arg("status").envs(self.registry.iter().map(|registry| (REGISTRY_VARIABLE, registry)));
                 run(status).expect(0, &[]);
                 self.process.wait();

@@ -10,9 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::kept::Kept;
 use super::load::Load;
-use crate::rig::{Mount, Output, Scratch, need_fuse, wait_until};
+use crate::rig::{Mount, Output, Scratch, need_fuse, slackwater, wait_until};
 
-const OWN: &str = env!("CARGO_BIN_EXE_slackwater");
 const UPGRADES: usize = 20;
 /// The last one is followed by a delay of 1.6 s.
 const CRASHES: u64 = 9;
@@ -50,7 +49,7 @@ fn program_of(process: Pid) -> String {
 #[test]
 fn programs_notice_nothing_of_20_upgrades() {
     let mut kept = Kept::new(&["--dirty-expire", "100ms", "--cache", "32MiB"]);
-    let own = Path::new(OWN);
+    let own = Path::new(slackwater());
     let copies = [install(own, &kept.scratch, "one"), install(own, &kept.scratch, "two")];
     let load = Load::start(&kept.mountpoint);
     for nth in 0..UPGRADES {
@@ -67,12 +66,12 @@ fn programs_notice_nothing_of_20_upgrades() {
 #[test]
 fn without_a_path_the_program_of_the_command_is_next() {
     let mut kept = Kept::new(&[]);
-    let copy = install(Path::new(OWN), &kept.scratch, "copy");
+    let copy = install(Path::new(slackwater()), &kept.scratch, "copy");
     upgrade(&kept, &copy).expect(0, &["Upgraded"]);
     kept.replace_server();
     assert_eq!(program_of(kept.server(None)), copy.to_str().unwrap(), "after a crash too");
-    kept.scratch.run(["upgrade", "--all"]).expect(0, &["Upgraded", OWN]);
-    assert_eq!(program_of(kept.server(None)), OWN);
+    kept.scratch.run(["upgrade", "--all"]).expect(0, &["Upgraded", slackwater()]);
+    assert_eq!(program_of(kept.server(None)), slackwater());
     kept.umount().expect(0, &["everything is written back"]);
 }
 
@@ -88,16 +87,16 @@ fn the_program_before_goes_on_when_an_upgrade_fails() {
     ];
     for (nth, (body, why)) in bodies.into_iter().enumerate() {
         write!(file, "{nth}").unwrap();
-        let program = script(&kept.scratch, &format!("next-{nth}"), &format!("{OWN} formats"), body);
+        let program = script(&kept.scratch, &format!("next-{nth}"), &format!("{} formats", slackwater()), body);
         let path = program.to_str().unwrap();
         upgrade(&kept, &program).expect(1, &["the upgrade of", path, why, "the program before serves it"]);
         write!(file, ".").unwrap();
-        assert_eq!(program_of(kept.server(None)), OWN);
+        assert_eq!(program_of(kept.server(None)), slackwater());
         let said = format!("The upgrade to {path} failed: its process");
         assert!(kept.mount.errors().contains(&said), "{}", kept.mount.errors());
 
         kept.replace_server();
-        assert_eq!(program_of(kept.server(None)), OWN, "a failed upgrade is not tried again");
+        assert_eq!(program_of(kept.server(None)), slackwater(), "a failed upgrade is not tried again");
         let status = kept.status();
         let failed = &status["kept"]["failed_upgrade"];
         assert_eq!(failed["program"].as_str(), Some(path), "{status}");
@@ -105,7 +104,7 @@ fn the_program_before_goes_on_when_an_upgrade_fails() {
         kept.run(&["status"]).expect(0, &[&format!("the last upgrade to {path} failed: its process"), why]);
     }
     assert!(kept.mount.errors().contains("has said nothing to its keeper"), "{}", kept.mount.errors());
-    let copy = install(Path::new(OWN), &kept.scratch, "copy");
+    let copy = install(Path::new(slackwater()), &kept.scratch, "copy");
     upgrade(&kept, &copy).expect(0, &["Upgraded"]);
     assert!(kept.status()["kept"]["failed_upgrade"].is_null(), "a success is the last upgrade");
     drop(file);
@@ -145,7 +144,7 @@ fn only_a_kept_mount_can_be_upgraded() {
 fn a_crash_after_the_file_was_replaced_starts_the_program_before() {
     need_fuse();
     let scratch = Scratch::new();
-    let program = install(Path::new(OWN), &scratch, "program");
+    let program = install(Path::new(slackwater()), &scratch, "program");
     let (source, mountpoint) = scratch.pair("a");
     let mut command = Command::new(&program);
     command.arg("mount").args([&source, &mountpoint]).args(["--keep", "--cache", "32MiB", "--arena"]);
@@ -160,7 +159,7 @@ fn a_crash_after_the_file_was_replaced_starts_the_program_before() {
         kept.run(&["restart"]).expect(0, &["Restarted"]);
         assert_eq!(program_of(kept.server(None)), deleted);
     }
-    install(Path::new(OWN), &kept.scratch, "program");
+    install(Path::new(slackwater()), &kept.scratch, "program");
     upgrade(&kept, &program).expect(0, &["Upgraded"]);
     assert_eq!(program_of(kept.server(None)), program.to_str().unwrap());
     kept.umount().expect(0, &["everything is written back"]);

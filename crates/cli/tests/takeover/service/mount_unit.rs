@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::systemd::Home;
+use crate::rig::slackwater;
 
 /// Stops a unit with much unwritten data.
 const SCRIPT: &str = r#"
@@ -39,7 +40,7 @@ fn stopping_a_mount_unit_writes_everything_back() {
     // As systemd-escape names it.
     let name = scratch.join("mnt").to_string_lossy().replace('-', "\\x2d").replace('/', "-");
     fs::write(home.units.join(format!("{}.mount", name.trim_start_matches('-'))), unit).unwrap();
-    let script = SCRIPT.replace("$BINARY", env!("CARGO_BIN_EXE_slackwater"));
+    let script = SCRIPT.replace("$BINARY", slackwater());
     let Some(output) = home.run(&script) else { return };
     output.expect(0, &["started: active", "62914560 bytes, 0 processes", "stopped: inactive, success"]);
     assert!(!output.text.contains("still mounted"), "{}", output.text);

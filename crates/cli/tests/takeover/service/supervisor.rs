@@ -14,7 +14,7 @@ use std::thread;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::sys;
-use crate::rig::{Scratch, wait_until};
+use crate::rig::{Scratch, slackwater, wait_until};
 
 /// The directory of the test.
 const SCRATCH: &str = "SLACKWATER_SERVICE";
@@ -99,7 +99,7 @@ impl Supervisor {
         drop(store);
         // The pid is that of the program, which replaces the shell.
         let mut command = Command::new("sh");
-        command.args(["-c", "LISTEN_PID=$$ WATCHDOG_PID=$$ exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_slackwater")]);
+        command.args(["-c", "LISTEN_PID=$$ WATCHDOG_PID=$$ exec \"$0\" \"$@\"", slackwater()]);
         command.args(["daemon", "--keep", "--cache", "64MiB", "--config"]).arg(scratch.join("daemon.toml"));
         let arena = format!("{}-daemon.arena", scratch.file_name().unwrap().to_string_lossy());
         command.arg("--arena").arg(Path::new("/dev/shm").join(arena));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::needs;
-use crate::rig::{Output, Scratch, need_fuse};
+use crate::rig::{Output, Scratch, need_fuse, slackwater};
 
 const MANAGER: &str = "/lib/systemd/systemd";
 /// A manager that cannot run here ends with this status.
@@ -18,7 +18,7 @@ const CANNOT_RUN: i32 = 77;
 /// The drop-in for the system's unit, with the paths of the test.
 fn unit(scratch: &Path) -> String {
     let drop_in = include_str!("../../../../../dist/slackwater-keep.conf");
-    let command = format!("{} daemon --keep", env!("CARGO_BIN_EXE_slackwater"));
+    let command = format!("{} daemon --keep", slackwater());
     let own = scratch.file_name().unwrap().to_string_lossy().into_owned();
     let options =
         format!("--cache 64MiB --arena /dev/shm/{own}-daemon.arena --config {}/daemon.toml", scratch.display());
