@@ -34,7 +34,8 @@ fn the_manifests_fit_the_schemas_of_kubernetes() {
         validate(&tools, &text.replace("attachRequired", "attackRequired")).expect(1, &["attackRequired"]);
     }
     for example in ["pod.yaml", "cluster/object.yaml"] {
-        validate(&tools, &fs::read_to_string(objects::dist("kubernetes/examples").join(example)).unwrap()).expect(0, &[]);
+        validate(&tools, &fs::read_to_string(objects::dist("kubernetes/examples").join(example)).unwrap())
+            .expect(0, &[]);
     }
 }
 
@@ -49,7 +50,8 @@ fn the_chart_passes_its_linter_and_gives_the_objects_of_the_manifests() {
         let rendered = helm(&["template", "--namespace=slackwater", "slackwater"], &[values]);
         rendered.expect(0, &[]);
         validate(&tools, &rendered.text).expect(0, &["daemonset/slackwater-csi"]);
-        let (chart, manifests) = (Objects::of(&tools, &rendered.text), Objects::of(&tools, &kustomize(&tools, overlay)));
+        let (chart, manifests) =
+            (Objects::of(&tools, &rendered.text), Objects::of(&tools, &kustomize(&tools, overlay)));
         // The chart is installed in a namespace that exists.
         assert_eq!(chart.sorted(&[]), manifests.sorted(&["Namespace"]), "{overlay}");
     }
@@ -91,7 +93,10 @@ fn the_storage_classes_of_the_chart_are_those_of_the_examples() {
         class["metadata"].as_object_mut().unwrap().remove("labels");
         class
     };
-    assert_eq!(class(&Objects::of(&tools, &rendered.text)), class(&Objects::of(&tools, &kustomize(&tools, "examples/cluster"))));
+    assert_eq!(
+        class(&Objects::of(&tools, &rendered.text)),
+        class(&Objects::of(&tools, &kustomize(&tools, "examples/cluster")))
+    );
 }
 
 #[test]

@@ -16,7 +16,8 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 const OLDEST: &str = "1.29";
 
 /// The program by which YAML becomes JSON.
-const TO_JSON: &str = "import json, sys, yaml; json.dump([it for it in yaml.safe_load_all(sys.stdin) if it], sys.stdout)";
+const TO_JSON: &str =
+    "import json, sys, yaml; json.dump([it for it in yaml.safe_load_all(sys.stdin) if it], sys.stdout)";
 
 pub(crate) fn dist(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist").join(name).canonicalize().unwrap()

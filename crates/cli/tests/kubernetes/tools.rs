@@ -67,7 +67,8 @@ fn validator() -> Option<PathBuf> {
 
 /// The directory of a package.
 fn folder(package: &str) -> PathBuf {
-    let name: String = package.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect();
+    let name: String =
+        package.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect();
     Path::new(env!("CARGO_BIN_EXE_slackwater")).parent().unwrap().join(name)
 }
 
