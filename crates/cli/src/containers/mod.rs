@@ -11,3 +11,6 @@
 //! csi/       the Container Storage Interface: `slackwater csi`
 //! docker/    volume plugin of Docker and Podman: `slackwater docker-plugin`
 //! ```
+
+pub(crate) mod limits;
+pub(crate) mod volumes;

@@ -73,3 +73,18 @@ pub(crate) fn fsck(_: &FsckArguments) -> Result<ExitCode, Failure> {
 pub(crate) fn gc(_: &GcArguments) -> Result<ExitCode, Failure> {
     Err(absent())
 }
+
+#[cfg(feature = "containers")]
+pub(crate) fn canonical_url(_: &str) -> Result<String, Failure> {
+    Err(absent())
+}
+
+#[cfg(feature = "containers")]
+pub(crate) fn make_volume(_: &str) -> Result<(), Failure> {
+    Err(absent())
+}
+
+#[cfg(feature = "containers")]
+pub(crate) fn delete_volume(_: &str) -> Result<(), Failure> {
+    Err(absent())
+}
