@@ -333,6 +333,27 @@ Examples:
   slackwater top --once
   slackwater top --once --json --interval 5s";
 
+pub(crate) const CSI_NOTES: &str = "\
+The plugin asks a running daemon to mount and unmount. It can be
+restarted or killed at any time: mounts stay, and a repeated call goes
+on where the first one stopped. Directories in requests are those of
+kubelet: the daemon and the plugin must see them at the same paths.
+
+One process per machine serves the node, with --mode node or all. Where
+volumes are made in directories of the machine, each machine also has a
+controller (all). Where pools can be reached from every machine, one
+controller is enough (controller).
+
+An unstage that succeeds has made everything durable. At the deadline it
+fails and says how much is left; nothing is lost. docs/KUBERNETES.md has
+parameters, calls and error codes.
+
+Examples:
+  slackwater csi --endpoint unix:///csi/csi.sock --pool fast=/srv/fast
+  slackwater csi --endpoint /csi/csi.sock --mode node --node-id worker-1
+  CSI_ENDPOINT=unix:///csi/csi.sock slackwater csi --mode controller \\
+      --pool cold=s3://bucket/volumes";
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;

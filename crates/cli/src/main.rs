@@ -20,7 +20,6 @@
 
 mod arguments;
 mod commands;
-#[cfg(feature = "containers")]
 mod containers;
 mod control;
 #[cfg(test)]
@@ -93,6 +92,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Mkfs(arguments) => object::mkfs(arguments)?,
         Command::Fsck(arguments) => return object::fsck(arguments),
         Command::Gc(arguments) => return object::gc(arguments),
+        Command::Csi(arguments) => containers::csi(arguments)?,
         Command::Doctor { url } => return doctor::run(url.as_deref()),
         Command::Completions { shell } => completions::run(*shell),
         Command::Man => man::run()?,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use slackwater::backend::Backend;
 
-use crate::arguments::{FsckArguments, GcArguments, MkfsArguments};
 use crate::control::protocol::{ObjectStatus, VolumeOptions};
 use crate::exit::Failure;
 use crate::object::StoreFinding;
+use crate::object::arguments::{FsckArguments, GcArguments, MkfsArguments};
 use crate::source::object::ObjectVolume;
 
 fn absent() -> Failure {

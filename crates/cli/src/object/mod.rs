@@ -2,6 +2,7 @@
 //! `slackwater_object`; without it, [`absent`] says so to the user.
 //!
 //! ```text
+//! arguments      the command lines
 //! volume         find, open and close a volume
 //! failures       errors of volumes as messages
 //! mkfs, fsck, gc the commands on a volume
@@ -11,6 +12,7 @@
 
 #[cfg(not(feature = "object"))]
 mod absent;
+pub(crate) mod arguments;
 #[cfg(feature = "object")]
 mod doctor;
 #[cfg(feature = "object")]

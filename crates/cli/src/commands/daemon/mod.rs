@@ -76,7 +76,7 @@ use self::web::Web;
 /// Each volume needs some of them.
 const DESCRIPTORS: u64 = 256 << 10;
 /// Slots in the arena's table of volumes.
-const VOLUMES_MAX: u32 = 16 << 10;
+pub(crate) const VOLUMES_MAX: u32 = 16 << 10;
 
 /// Serves volumes until the end is requested.
 ///
