@@ -87,7 +87,12 @@ impl Node {
         // Of a directory that does not exist, the name is as good.
         let path = name_of(path).unwrap_or_else(|_| path.to_path_buf());
         match self.daemon.find(id)? {
-            Some(listed) if listed.mountpoint == path => self.daemon.umount(id, self.unmount_deadline),
+            Some(listed) if listed.mountpoint == path => match self.daemon.umount(id, self.unmount_deadline) {
+                Err(late @ NodeError::Deadline(_)) if is_removed(&listed.source) => {
+                    if self.daemon.umount_unsynced(id, self.unmount_deadline)? { Ok(()) } else { Err(late) }
+                }
+                outcome => outcome,
+            },
             Some(_) => Ok(()),
             None => {
                 self.wait_written_back(id)?;
@@ -158,6 +163,11 @@ fn is_same_source(has: &Path, asked: &Path) -> bool {
             }
             false => asked.canonicalize().is_ok_and(|asked| has == asked),
         }
+}
+
+/// Whether a source is a directory that no longer exists.
+fn is_removed(source: &Path) -> bool {
+    !source::is_url(source) && matches!(source.try_exists(), Ok(false))
 }
 
 /// Frees a staging directory on which a mount of a dead daemon is left.
