@@ -3,7 +3,9 @@
   image: {{ include "slackwater.own" . }}
   args:
     - daemon
+    {{- if .Values.daemon.keep }}
     - --keep
+    {{- end }}
     - --config=/etc/slackwater/slackwater.toml
   envFrom:
     - secretRef: {name: {{ .Values.storeSecret }}, optional: true}
@@ -71,6 +73,10 @@
 - name: pool-{{ $name }}
   mountPath: {{ $path }}
 {{- end }}
+# The cgroups of pods, which are tenants of the daemon.
+- name: cgroups
+  mountPath: /sys/fs/cgroup
+  readOnly: true
 # The image has no certificates; those of the host are for object stores over TLS.
 - name: certificates
   mountPath: /etc/ssl/certs

@@ -13,8 +13,11 @@
   hostPath: {path: /var/lib/slackwater, type: DirectoryOrCreate}
 {{- range $name, $path := .Values.pools }}
 - name: pool-{{ $name }}
-  hostPath: {path: {{ $path }}, type: DirectoryOrCreate}
+  # If its disk is not mounted, the pod waits.
+  hostPath: {path: {{ $path }}, type: Directory}
 {{- end }}
+- name: cgroups
+  hostPath: {path: /sys/fs/cgroup, type: Directory}
 - name: certificates
   hostPath: {path: /etc/ssl/certs, type: DirectoryOrCreate}
 {{- if $inPod }}

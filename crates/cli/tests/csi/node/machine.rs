@@ -176,6 +176,16 @@ impl Machine {
         daemon.wait();
     }
 
+    /// Makes a call that is not about one volume's life.
+    #[track_caller]
+    pub(crate) fn ask<A: prost::Message + Default>(
+        &self,
+        method: &str,
+        request: &impl prost::Message,
+    ) -> Result<A, Refused> {
+        self.plugin.as_ref().unwrap().call(method, request)
+    }
+
     /// A volume that the pool has.
     pub(crate) fn create(&self, name: &str) -> Volume {
         let folder = self.scratch.path.join("kubelet").join(name);
@@ -185,8 +195,7 @@ impl Machine {
             fs::create_dir_all(volume.target(target).parent().unwrap()).unwrap();
         }
         let request = volume.create_request();
-        let made: csi::CreateVolumeResponse =
-            self.plugin.as_ref().unwrap().call("Controller/CreateVolume", &request).unwrap();
+        let made: csi::CreateVolumeResponse = self.ask("Controller/CreateVolume", &request).unwrap();
         let made = made.volume.unwrap();
         Volume { id: made.volume_id, context: made.volume_context, ..volume }
     }

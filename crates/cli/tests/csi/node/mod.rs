@@ -6,8 +6,10 @@
 //! model      what each call has to answer, by the state of the volume
 //! sequences  random calls against the model, with kills of the plugin
 //! failures   one failure at a time
+//! expansion  volumes that become larger
 //! ```
 
+mod expansion;
 mod failures;
 mod machine;
 mod model;

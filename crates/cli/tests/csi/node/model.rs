@@ -48,8 +48,8 @@ impl Model {
                     self.stage = Stage::No;
                 }
             }
+            Call::Stats { .. } if self.stage == Stage::Elsewhere => return Err(None),
             Call::Stats { target } if self.targets[target].is_none() => return Err(Some(Code::NotFound)),
-            Call::Stats { .. } if self.stage != Stage::Yes => return Err(None),
             Call::Stats { .. } => {}
         }
         Ok(())

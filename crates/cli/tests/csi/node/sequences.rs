@@ -31,7 +31,7 @@ fn random_sequences_of_calls_agree_with_the_model() {
     need_fuse();
     let mut machine = Machine::start();
     let alone = runs("SLACKWATER_SEED", u64::MAX);
-    let seeds = if alone == u64::MAX { 0..runs("SLACKWATER_CSI_SEQUENCES", 150) } else { alone..alone + 1 };
+    let seeds = if alone == u64::MAX { 0..runs("SLACKWATER_CSI_SEQUENCES", 100) } else { alone..alone + 1 };
     for seed in seeds {
         sequence(&mut machine, seed);
     }
