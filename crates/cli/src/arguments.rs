@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use slackwater_fuse::Printable as _;
 
-use crate::containers::arguments::CsiArguments;
+use crate::containers::arguments::{CsiArguments, DockerPluginArguments};
 use crate::control::protocol::Transport;
 use crate::exit::{EXIT_STATUSES, Failure};
 use crate::help_texts::{
@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Gc(GcArguments),
     /// Serve the Container Storage Interface: volumes for Kubernetes, mounted by a daemon
     Csi(Box<CsiArguments>),
+    /// Serve volumes to Docker and Podman, mounted by a daemon
+    DockerPlugin(Box<DockerPluginArguments>),
     /// Check this machine, or an object store, and say what each missing feature affects
     #[command(after_help = DOCTOR_NOTES)]
     Doctor {

@@ -354,6 +354,27 @@ Examples:
   CSI_ENDPOINT=unix:///csi/csi.sock slackwater csi --mode controller \\
       --pool cold=s3://bucket/volumes";
 
+pub(crate) const DOCKER_PLUGIN_NOTES: &str = "\
+The plugin asks a running daemon to mount and unmount. It can be
+restarted or killed at any time: mounts stay, and it knows afterwards
+which containers have them. The containers must run in the mount
+namespace of the daemon and the plugin.
+
+Options of `docker volume create`:
+  pool=PLACE            make the volume in this directory, or below
+                        this URL as an object volume
+  source=PLACE          use this directory or object volume, which
+                        exists already; removal leaves it alone
+  slackwater.KEY=VALUE  limits; docs/DOCKER.md lists them
+
+An unmount that succeeds has made everything durable. docs/DOCKER.md
+says what happens in each failure.
+
+Examples:
+  slackwater docker-plugin --pool /srv/volumes
+  docker volume create -d slackwater data
+  docker volume create -d slackwater -o source=/srv/www www";
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::arguments::DaemonSocket;
 use crate::exit::EXIT_STATUSES;
-use crate::help_texts::CSI_NOTES;
+use crate::help_texts::{CSI_NOTES, DOCKER_PLUGIN_NOTES};
 use crate::option_values::parse_duration;
 
 /// The services that a plugin offers.
@@ -58,6 +58,37 @@ pub(crate) struct CsiArguments {
 
 impl CsiArguments {
     /// The daemon's socket, as other commands select it.
+    pub(crate) fn at(&self) -> DaemonSocket {
+        DaemonSocket { socket: self.daemon.clone() }
+    }
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = format!("{DOCKER_PLUGIN_NOTES}\n\n{EXIT_STATUSES}"))]
+pub(crate) struct DockerPluginArguments {
+    /// Unix socket to listen at; the name of the plugin is that of the file
+    #[arg(long, value_name = "PATH", default_value = "/run/docker/plugins/slackwater.sock")]
+    pub(crate) socket: PathBuf,
+    /// Socket of the daemon [default: daemon.sock in the runtime directory, which is /run/slackwater for root]
+    #[arg(long, value_name = "PATH", env = "SLACKWATER_SOCKET", hide_env_values = true)]
+    pub(crate) daemon: Option<PathBuf>,
+    /// Directory for the records of volumes and of their users
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/slackwater/docker")]
+    pub(crate) state: PathBuf,
+    /// Directory for the mount points of volumes
+    #[arg(long, value_name = "DIR", default_value = "/run/slackwater/docker")]
+    pub(crate) mounts: PathBuf,
+    /// Where volumes are made that are created without `-o pool=`: a directory, or a URL as for mkfs
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) pool: Option<String>,
+    /// Time for an unmount; after it, the volume stays mounted, and the next call for it unmounts
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub(crate) unmount_deadline: Duration,
+}
+
+impl DockerPluginArguments {
+    /// The daemon's socket, as other commands select it.
+    #[cfg(feature = "containers")]
     pub(crate) fn at(&self) -> DaemonSocket {
         DaemonSocket { socket: self.daemon.clone() }
     }

@@ -96,6 +96,13 @@ impl Limits {
         Ok(limits)
     }
 
+    /// Those that are settings of a running volume, as for `slackwater set`.
+    pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
+        let dirty_limit = self.dirty_limit.map(|bytes| ("dirty-limit", bytes.to_string()));
+        let dirty_expire = self.dirty_expire.map(|age| ("dirty-expire", humantime::format_duration(age).to_string()));
+        dirty_limit.into_iter().chain(dirty_expire).collect()
+    }
+
     /// The attributes from which [`Limits::parse`] reads the same limits.
     pub(crate) fn attributes(&self) -> BTreeMap<String, String> {
         KEYS.iter().filter_map(|key| Some((format!("{PREFIX}{}", key.name), (key.write)(self)?))).collect()
@@ -134,8 +141,11 @@ fn count(value: &str) -> Result<u64, String> {
     value.parse().ok().filter(|count| *count > 0).ok_or_else(|| "not a positive whole number".to_owned())
 }
 
-/// A text of a stranger, for a message.
+/// A text of a stranger, for a message that quotes it.
 pub(super) fn shown(text: &str) -> String {
+    if text.is_empty() {
+        return String::new();
+    }
     match text.char_indices().nth(SHOWN_MAX) {
         Some((end, _)) => format!("{}...", text[..end].printable()),
         None => text.printable().to_string(),

@@ -7,6 +7,7 @@
 //! ```text
 //! arguments  the command lines
 //! endpoint   the Unix socket of a plugin
+//! durable    small files that survive a crash of the machine
 //! limits     limits as people write them: attributes of a volume, a storage class or a pod
 //! volumes/   the records of volumes; how they are made and removed
 //! quota/     most bytes and inodes of a directory, by project quotas
@@ -19,7 +20,13 @@
 mod absent;
 pub(crate) mod arguments;
 #[cfg(feature = "containers")]
+mod crash;
+#[cfg(feature = "containers")]
 mod csi;
+#[cfg(feature = "containers")]
+mod docker;
+#[cfg(feature = "containers")]
+mod durable;
 #[cfg(feature = "containers")]
 mod endpoint;
 #[cfg(feature = "containers")]
@@ -30,6 +37,6 @@ mod node;
 pub(crate) mod volumes;
 
 #[cfg(not(feature = "containers"))]
-pub(crate) use self::absent::csi;
+pub(crate) use self::absent::{csi, docker_plugin};
 #[cfg(feature = "containers")]
-pub(crate) use self::csi::run as csi;
+pub(crate) use self::{csi::run as csi, docker::run as docker_plugin};

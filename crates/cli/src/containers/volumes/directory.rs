@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 
 use slackwater_fuse::Printable as _;
 
-use crate::containers::volumes::crash;
+use crate::containers::crash;
+use crate::containers::durable::sync_directory;
 use crate::containers::volumes::error::{VolumeError, of_system};
-use crate::containers::volumes::files::sync_directory;
 use crate::exit::Failure;
 use crate::source;
 

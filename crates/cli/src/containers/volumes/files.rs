@@ -14,16 +14,17 @@
 //! R4. A record that cannot be read is never replaced or removed: every call on the volume fails until somebody repairs it.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use slackwater_fuse::Printable as _;
 
+use crate::containers::durable;
 use crate::containers::volumes::error::{VolumeError, of_system};
+use crate::containers::volumes::id;
 use crate::containers::volumes::record::Stored;
-use crate::containers::volumes::{crash, id};
 use crate::exit::Failure;
 
 /// Longest record that is read: far more than one can have.
@@ -124,18 +125,7 @@ impl Files {
     /// The file system failed: the record is the former one or this one.
     pub(super) fn write(&self, stored: &Stored) -> Result<(), VolumeError> {
         let [next, path] = [NEXT, RECORD].map(|kind| self.path(&stored.record.id, kind));
-        let write = || {
-            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-            crash::point();
-            file.write_all(&stored.encode())?;
-            file.sync_all()?;
-            crash::point();
-            fs::rename(&next, &path)?;
-            sync_directory(&self.dir)
-        };
-        write().map_err(|error| of_system("write", &path, &error))?;
-        crash::point();
-        Ok(())
+        durable::replace(&path, &next, &stored.encode()).map_err(|error| of_system("write", &path, &error))
     }
 
     /// Removes the files of a volume. The caller has the lock.
@@ -143,14 +133,18 @@ impl Files {
     /// # Errors
     /// The file system failed: the record may still be there.
     pub(super) fn remove(&self, id: &str) -> Result<(), VolumeError> {
-        for path in [NEXT, RECORD].map(|kind| self.path(id, kind)) {
-            let removed = fs::remove_file(&path);
-            let removed =
-                removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) });
-            removed.and_then(|()| sync_directory(&self.dir)).map_err(|error| of_system("remove", &path, &error))?;
-            crash::point();
-        }
-        Ok(())
+        self.remove_next(id)?;
+        let path = self.path(id, RECORD);
+        durable::remove(&path).map_err(|error| of_system("remove", &path, &error))
+    }
+
+    /// Removes a record that did not come to replace the one of its volume. The caller has the lock.
+    ///
+    /// # Errors
+    /// The file system failed.
+    pub(super) fn remove_next(&self, id: &str) -> Result<(), VolumeError> {
+        let path = self.path(id, NEXT);
+        durable::remove(&path).map_err(|error| of_system("remove", &path, &error))
     }
 
     /// The ids of all volumes that have files, sorted.
@@ -171,9 +165,4 @@ impl Files {
         ids.dedup();
         Ok(ids)
     }
-}
-
-/// Makes the names in a directory durable.
-pub(super) fn sync_directory(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
 }

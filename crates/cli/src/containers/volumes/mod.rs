@@ -18,7 +18,6 @@
 //! V3. Calls on one volume exclude one another, in other threads and processes too; calls on different ones do not.
 //! V4. Nothing is removed because a record is missing or unreadable.
 
-mod crash;
 mod directory;
 mod error;
 mod files;
@@ -90,10 +89,8 @@ impl Volumes {
     fn finish_one(&self, id: &str) -> Result<(), VolumeError> {
         let _lock = self.files.lock(id)?;
         match self.files.read(id)? {
-            Some(stored) if stored.state == State::Ready => Ok(()),
-            Some(stored) => self.clear(&stored),
-            // A record that never got its name.
-            None => self.files.remove(id),
+            Some(stored) if stored.state != State::Ready => self.clear(&stored),
+            _ => self.files.remove_next(id),
         }
     }
 

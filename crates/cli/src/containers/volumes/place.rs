@@ -1,7 +1,5 @@
 //! Making and removing the source of a volume, by the kind of its pool.
 
-use std::path::Path;
-
 use crate::containers::volumes::directory;
 use crate::containers::volumes::error::VolumeError;
 use crate::containers::volumes::pool::Pool;

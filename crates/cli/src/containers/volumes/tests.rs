@@ -13,6 +13,7 @@ use proptest::sample::select;
 use rustix::fs::{FlockOperation, flock};
 
 use super::*;
+use crate::containers::crash;
 use crate::damage;
 
 /// A state directory and two pools, removed at the end.

@@ -18,10 +18,10 @@ mod armed {
 
     /// The call has crashed.
     #[derive(Debug)]
-    pub(in crate::containers::volumes) struct Crash;
+    pub(in crate::containers) struct Crash;
 
     /// Ends the call if it is time.
-    pub(in crate::containers::volumes) fn point() {
+    pub(in crate::containers) fn point() {
         match LEFT.get() {
             // It does not print, as a panic does.
             Some(0) => resume_unwind(Box::new(Crash)),
@@ -30,10 +30,7 @@ mod armed {
     }
 
     /// Runs `call`, which crashes at the place after `places` others. Returns its outcome if it does not come that far.
-    pub(in crate::containers::volumes) fn after<T>(
-        places: Option<usize>,
-        call: impl FnOnce() -> T,
-    ) -> Result<T, Crash> {
+    pub(in crate::containers) fn after<T>(places: Option<usize>, call: impl FnOnce() -> T) -> Result<T, Crash> {
         LEFT.set(places);
         let outcome = catch_unwind(AssertUnwindSafe(call));
         LEFT.set(None);
