@@ -28,6 +28,7 @@ pub(crate) const FOR_TESTS: &[Program] = &[
     ("git", "git"),
     ("openssl", "openssl"),
     ("pg_ctlcluster", "postgresql"),
+    ("pip3", "python3-pip"),
     // 40 MB with crun and busybox. The same test runs with Docker where it is installed; its package docker.io has 250 MB.
     ("podman", "podman"),
     ("prometheus", "prometheus"),

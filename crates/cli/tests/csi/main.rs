@@ -11,6 +11,7 @@ mod life;
 #[allow(dead_code, reason = "a part of what other test programs use")]
 #[path = "../../../fuse/tests/needs/mod.rs"]
 mod needs;
+mod node;
 mod options;
 mod plugin;
 #[allow(dead_code, reason = "these tests use a part of it")]

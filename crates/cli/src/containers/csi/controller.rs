@@ -36,6 +36,8 @@ pub(super) struct ControllerService {
     pub(super) node: Option<Arc<Node>>,
     /// Where directories can be reached; everywhere, if it is not given.
     pub(super) topology: Option<Topology>,
+    /// Volumes are made larger here, and not by their nodes.
+    pub(super) expands: bool,
 }
 
 impl ControllerService {
@@ -261,7 +263,8 @@ impl Controller for ControllerService {
         ];
         let capability =
             |kind: rpc::Type| csi::ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })) };
-        Ok(Response::new(csi::ControllerGetCapabilitiesResponse { capabilities: types.map(capability).to_vec() }))
+        let types = types.into_iter().filter(|kind| self.expands || *kind != rpc::Type::ExpandVolume);
+        Ok(Response::new(csi::ControllerGetCapabilitiesResponse { capabilities: types.map(capability).collect() }))
     }
 }
 

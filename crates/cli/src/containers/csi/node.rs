@@ -16,10 +16,11 @@ use tonic::{Request, Response, Status};
 use crate::commands::daemon::VOLUMES_MAX;
 use crate::containers::csi::calls::Calls;
 use crate::containers::csi::capability::Access;
-use crate::containers::csi::status::{invalid, of_node, one_line, required};
+use crate::containers::csi::status::{invalid, of_node, of_volume, one_line, required};
 use crate::containers::limits::Limits;
 use crate::containers::node::{Condition, Node, Publishing, Severity, Staging, Usage};
 use crate::containers::pods::{Api, Pod, uid_of_target};
+use crate::containers::volumes::Volumes;
 use crate::exit::Reason;
 use crate::source;
 
@@ -29,6 +30,8 @@ pub(super) const SOURCE: &str = "source";
 pub(super) struct NodeService {
     pub(super) calls: Arc<Calls>,
     pub(super) node: Arc<Node>,
+    /// The records of volumes, if they are made larger here.
+    pub(super) volumes: Option<Volumes>,
     /// The name of this machine.
     pub(super) id: String,
     pub(super) topology: Option<csi::Topology>,
@@ -182,7 +185,7 @@ impl NodeCalls for NodeService {
         Ok(Response::new(csi::NodeGetStorageHealthResponse { backend_health }))
     }
 
-    /// Nothing remains to be done here: the controller has changed the quota, which applies at once.
+    /// Makes the volume larger, unless the controller has done that: a new size applies at once.
     async fn node_expand_volume(
         &self,
         request: Request<csi::NodeExpandVolumeRequest>,
@@ -190,9 +193,13 @@ impl NodeCalls for NodeService {
         let request = request.into_inner();
         let id = required(&request.volume_id, "volume_id")?.to_owned();
         let path = PathBuf::from(required(&request.volume_path, "volume_path")?);
-        let node = Arc::clone(&self.node);
-        self.calls.query(move || node.check_at(&id, &path).map_err(of_node)).await?;
         let capacity_bytes = request.capacity_range.map_or(0, |range| range.required_bytes);
+        let (node, volume) = (Arc::clone(&self.node), id.clone());
+        self.calls.query(move || node.check_at(&volume, &path).map_err(of_node)).await?;
+        if let (Some(volumes), Ok(bytes @ 1..)) = (self.volumes.clone(), u64::try_from(capacity_bytes)) {
+            let volume = id.clone();
+            self.calls.change(&id, move || volumes.resize(&volume, bytes).map_err(of_volume)).await?;
+        }
         Ok(Response::new(csi::NodeExpandVolumeResponse { capacity_bytes }))
     }
 

@@ -116,15 +116,22 @@ impl Services {
             true => Some(Arc::new(Node::new(arguments.at().path()?, arguments.unmount_deadline))),
             false => None,
         };
-        let controller = match has_controller {
-            true => Some(ControllerServer::new(ControllerService {
+        let volumes = match has_controller {
+            true => Some(volumes_of(arguments)?),
+            false => None,
+        };
+        // With a pool on each machine, the records of a volume are on its own.
+        let on_node = volumes.clone().filter(|_| node.is_some() && topology.is_some());
+        let controller = match volumes {
+            Some(volumes) => Some(ControllerServer::new(ControllerService {
                 calls: Arc::clone(&calls),
-                volumes: volumes_of(arguments)?,
+                volumes,
                 pools: Pools::parse(&arguments.pool)?,
                 node: node.clone(),
                 topology: topology.clone(),
+                expands: on_node.is_none(),
             })),
-            false => None,
+            None => None,
         };
         let identity = IdentityServer::new(IdentityService {
             calls: Arc::clone(&calls),
@@ -133,7 +140,9 @@ impl Services {
             has_topology: topology.is_some(),
         });
         let id = arguments.node_id.clone().unwrap_or_else(host_name);
-        let node = node.map(|node| NodeServer::new(NodeService { calls, node, id, topology, api: Api::of_cluster() }));
+        let node = node.map(|node| {
+            NodeServer::new(NodeService { calls, node, volumes: on_node, id, topology, api: Api::of_cluster() })
+        });
         Ok(Self { identity, controller, node })
     }
 }

@@ -118,8 +118,27 @@ impl Daemon {
     /// # Blocking
     /// At most until the deadline.
     pub(super) fn umount(&self, id: &str, deadline: Duration) -> Result<(), NodeError> {
+        self.umount_with(id, deadline, false)
+    }
+
+    /// Unmounts a volume whose directory was removed, if no data of it is unwritten: a flush of such a volume does not
+    /// end. Returns whether it did.
+    ///
+    /// # Errors
+    /// As [`Daemon::umount`].
+    pub(super) fn umount_unsynced(&self, id: &str, deadline: Duration) -> Result<bool, NodeError> {
+        match self.ask(&VolumeRef::named(Some(id)), &Request::WouldLose, SILENCE)? {
+            Reply::WouldLose { files, more_files: 0, more_bytes: 0, .. } if files.is_empty() => {
+                self.umount_with(id, deadline, true).map(|()| true)
+            }
+            Reply::WouldLose { .. } => Ok(false),
+            other => Err(other.refusal().into()),
+        }
+    }
+
+    fn umount_with(&self, id: &str, deadline: Duration, discard: bool) -> Result<(), NodeError> {
         let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
-        let request = Request::Umount { deadline_ms, force: false, discard: false, park: false };
+        let request = Request::Umount { deadline_ms, force: false, discard, park: false };
         match self.ask(&VolumeRef::named(Some(id)), &request, SILENCE)?.done() {
             Err(failure) if failure.reason == Reason::NotMounted => Ok(()),
             // Everything is written back; some of it into files beside removed ones.

@@ -101,6 +101,9 @@ impl Node {
             match self.daemon.umount(id, left) {
                 // The unmount of an earlier call, which was cut off, is still running.
                 Err(NodeError::State(_)) if self.is_unmounting(id)? => {}
+                Err(late @ NodeError::Deadline(_)) if is_removed(&listed.source) => {
+                    return if self.daemon.umount_unsynced(id, self.unmount_deadline)? { Ok(()) } else { Err(late) };
+                }
                 outcome => return outcome,
             }
             if left.is_zero() {
@@ -182,6 +185,11 @@ fn is_same_source(has: &Path, asked: &Path) -> bool {
             }
             false => asked.canonicalize().is_ok_and(|asked| has == asked),
         }
+}
+
+/// Whether a source is a directory that no longer exists.
+fn is_removed(source: &Path) -> bool {
+    !source::is_url(source) && matches!(source.try_exists(), Ok(false))
 }
 
 /// Frees a staging directory on which a mount of a dead daemon is left.
