@@ -2,7 +2,7 @@
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = protox::compile(["csi.proto"], ["proto"])?;
-    tonic_prost_build::configure().build_transport(false).compile_fds(files)?;
+    tonic_prost_build::configure().build_transport(false).generate_default_stubs(true).compile_fds(files)?;
     println!("cargo::rerun-if-changed=proto/csi.proto");
     Ok(())
 }

@@ -18,12 +18,19 @@ pub(crate) const FOR_TESTS: &[Program] = &[
     ("setfacl", "acl"),
     ("setfattr", "attr"),
     ("bindfs", "bindfs"),
+    ("busybox", "busybox-static"),
     ("chromium", "chromium"),
+    ("crun", "crun"),
+    ("curl", "curl"),
     ("fio", "fio"),
     ("fuser", "psmisc"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
+    ("openssl", "openssl"),
     ("pg_ctlcluster", "postgresql"),
+    ("pip3", "python3-pip"),
+    // 40 MB with crun and busybox. The same test runs with Docker where it is installed; its package docker.io has 250 MB.
+    ("podman", "podman"),
     ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
     ("python3", "python3"),
@@ -31,6 +38,7 @@ pub(crate) const FOR_TESTS: &[Program] = &[
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
     ("stress-ng", "stress-ng"),
+    ("linux.uml", "user-mode-linux"),
     ("mkfs.xfs", "xfsprogs"),
 ];
 

@@ -20,6 +20,8 @@ pub struct MountInfo {
     pub root: PathBuf,
     /// The mount point.
     pub point: PathBuf,
+    /// The options of this mount, with commas; others of the same file system may have other ones.
+    pub options: String,
     /// The type of the file system.
     pub kind: String,
     /// The source, as named by the file system.
@@ -41,9 +43,10 @@ impl MountInfo {
         let _number: u64 = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let device = text(fields.nth(1)?);
         let (root, point) = (Self::path(fields.next()?), Self::path(fields.next()?));
-        let mut after = fields.skip(1).skip_while(|field| *field != b"-").skip(1);
+        let options = text(fields.next()?);
+        let mut after = fields.skip_while(|field| *field != b"-").skip(1);
         let (kind, source) = (text(after.next()?), Self::path(after.next()?));
-        Some(Self { device, root, point, kind, source, super_options: text(after.next()?) })
+        Some(Self { device, root, point, options, kind, source, super_options: text(after.next()?) })
     }
 
     /// The path in a field of this list, or of another one with the same escapes: three octal digits after a backslash.
@@ -62,6 +65,12 @@ impl MountInfo {
             }
         }
         PathBuf::from(OsString::from_vec(bytes))
+    }
+
+    /// Whether this mount has this option.
+    #[must_use]
+    pub fn has_option(&self, wanted: &str) -> bool {
+        self.options.split(',').any(|option| option == wanted)
     }
 
     /// Whether the file system has this option.
@@ -96,6 +105,7 @@ mod tests {
         assert_eq!((root.device.as_str(), root.point.as_path()), ("254:0", Path::new("/")));
         assert_eq!((second.root.as_path(), second.point.as_path()), (Path::new("/in it"), Path::new("/mnt/a b")));
         assert_eq!((second.kind.as_str(), second.source.as_path()), ("fuse.slackwater", Path::new("/srv/x\\y")));
+        assert!(second.has_option("nosuid") && !second.has_option("ro"));
         assert!(second.has_super_option("memory") && !second.has_super_option("mem"));
         assert_eq!(third.point, Path::new(OsStr::from_bytes(b"/mnt/caf\xe9\\99")));
     }

@@ -7,13 +7,15 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use slackwater_fuse::Printable as _;
 
+use crate::containers::arguments::{CsiArguments, DockerPluginArguments};
 use crate::control::protocol::Transport;
 use crate::exit::{EXIT_STATUSES, Failure};
 use crate::help_texts::{
-    COMPLETIONS_NOTES, DAEMON_NOTES, DOCTOR_NOTES, EVENTS_NOTES, EXAMPLES, FSCK_NOTES, GC_NOTES, LS_NOTES, MAN_NOTES,
-    MKFS_NOTES, MOUNT_NOTES, RESTART_NOTES, SET_NOTES, SET_USAGE, STATUS_NOTES, SYNC_NOTES, TENANTS_NOTES, TOP_NOTES,
-    UMOUNT_NOTES, UPGRADE_NOTES,
+    COMPLETIONS_NOTES, DAEMON_NOTES, DOCTOR_NOTES, EVENTS_NOTES, EXAMPLES, LS_NOTES, MAN_NOTES, MOUNT_NOTES,
+    RESTART_NOTES, SET_NOTES, SET_USAGE, STATUS_NOTES, SYNC_NOTES, TENANTS_NOTES, TOP_NOTES, UMOUNT_NOTES,
+    UPGRADE_NOTES,
 };
+use crate::object::arguments::{FsckArguments, GcArguments, MkfsArguments};
 use crate::option_values::{
     DIRTY_EXPIRE, DIRTY_RATIO, parse_address, parse_duration, parse_follow, parse_interval, parse_tenant_dontcache,
     parse_tenant_limit, parse_upload_limit,
@@ -70,6 +72,10 @@ pub(crate) enum Command {
     Fsck(FsckArguments),
     /// Delete unused objects of an object volume that is not mounted
     Gc(GcArguments),
+    /// Serve the Container Storage Interface: volumes for Kubernetes, mounted by a daemon
+    Csi(Box<CsiArguments>),
+    /// Serve volumes to Docker and Podman, mounted by a daemon
+    DockerPlugin(Box<DockerPluginArguments>),
     /// Check this machine, or an object store, and say what each missing feature affects
     #[command(after_help = DOCTOR_NOTES)]
     Doctor {
@@ -185,7 +191,7 @@ pub(crate) struct SetArguments {
     /// The volume, unless --tenant is given, followed by the settings
     #[arg(required = true, value_name = "NAME|KEY=VALUE")]
     pub(crate) words: Vec<String>,
-    /// Change this tenant, written as for --tenant-limit of mount
+    /// Change this tenant, written as for --tenant-limit of mount, or name the pod pod:UID
     #[arg(long)]
     pub(crate) tenant: Option<PathBuf>,
     #[command(flatten)]
@@ -418,50 +424,6 @@ pub(crate) struct UmountArguments {
     pub(crate) lazy: bool,
     #[command(flatten)]
     pub(crate) at: DaemonSocket,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(after_help = format!("{MKFS_NOTES}\n\n{EXIT_STATUSES}"))]
-pub(crate) struct MkfsArguments {
-    /// Where to make it: a bucket that exists, and a prefix in it that no object has
-    #[arg(value_name = "URL")]
-    pub(crate) url: String,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(after_help = FSCK_NOTES)]
-pub(crate) struct FsckArguments {
-    /// The volume
-    #[arg(value_name = "URL")]
-    pub(crate) url: String,
-    /// Repair what can be repaired; files without a name go to /lost+found
-    ///
-    /// Without it, nothing in the store is changed.
-    #[arg(long)]
-    pub(crate) repair: bool,
-    /// Also read all file data and compare it with its checksums
-    #[arg(long)]
-    pub(crate) data: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(after_help = format!("{GC_NOTES}\n\n{EXIT_STATUSES}"))]
-pub(crate) struct GcArguments {
-    /// The volume
-    #[arg(value_name = "URL")]
-    pub(crate) url: String,
-    /// Show what would be deleted, and delete nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// Keep objects that became unused more recently: readers may still need them
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
-    pub(crate) grace: Duration,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Args, Clone, Debug)]

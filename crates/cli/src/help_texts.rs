@@ -191,12 +191,14 @@ Settings of a volume:
 Settings of a tenant:
   limit=SIZE|none          as --tenant-limit of mount
   dontcache=on|off|none    as --tenant-dontcache of mount
+  name=NAMESPACE/POD|none  names the pod pod:UID where tenants are shown
 
 A change lasts until the daemon ends.
 
 Examples:
   slackwater set web dontcache=on
-  slackwater set --tenant /containers/a limit=64MiB dontcache=none";
+  slackwater set --tenant /containers/a limit=64MiB dontcache=none
+  slackwater set --tenant pod:$UID name=default/web-0";
 
 pub(crate) const SYNC_NOTES: &str = "\
 On a Slackwater mount, sync(1), sync(2) and syncfs(2) return 0 but make
@@ -332,6 +334,48 @@ Examples:
   slackwater top
   slackwater top --once
   slackwater top --once --json --interval 5s";
+
+pub(crate) const CSI_NOTES: &str = "\
+The plugin asks a running daemon to mount and unmount. It can be
+restarted or killed at any time: mounts stay, and a repeated call goes
+on where the first one stopped. Directories in requests are those of
+kubelet: the daemon and the plugin must see them at the same paths.
+
+One process per machine serves the node, with --mode node or all. Where
+volumes are made in directories of the machine, each machine also has a
+controller (all). Where pools can be reached from every machine, one
+controller is enough (controller).
+
+An unstage that succeeds has made everything durable. At the deadline it
+fails and says how much is left; nothing is lost. docs/KUBERNETES.md has
+parameters, calls and error codes.
+
+Examples:
+  slackwater csi --endpoint unix:///csi/csi.sock --pool fast=/srv/fast
+  slackwater csi --endpoint /csi/csi.sock --mode node --node-id worker-1
+  CSI_ENDPOINT=unix:///csi/csi.sock slackwater csi --mode controller \\
+      --pool cold=s3://bucket/volumes";
+
+pub(crate) const DOCKER_PLUGIN_NOTES: &str = "\
+The plugin asks a running daemon to mount and unmount. It can be
+restarted or killed at any time: mounts stay, and it knows afterwards
+which containers have them. The containers must run in the mount
+namespace of the daemon and the plugin.
+
+Options of `docker volume create`:
+  pool=PLACE            make the volume in this directory, or below
+                        this URL as an object volume
+  source=PLACE          use this directory or object volume, which
+                        exists already; removal leaves it alone
+  slackwater.KEY=VALUE  limits; docs/DOCKER.md lists them
+
+An unmount that succeeds has made everything durable. docs/DOCKER.md
+says what happens in each failure.
+
+Examples:
+  slackwater docker-plugin --pool /srv/volumes
+  docker volume create -d slackwater data
+  docker volume create -d slackwater -o source=/srv/www www";
 
 #[cfg(test)]
 mod tests {

@@ -11,6 +11,7 @@
 //! object/           volumes in object stores (cargo feature `object`), and the commands on them
 //! control/          the protocol between the commands and the processes that serve volumes
 //! registry          the mounts of this user, and how commands find them
+//! pods/             pods and containers behind tenants, and their names
 //! http              a small HTTP server
 //! metrics/, log/    metrics for Prometheus, and logged events
 //! output/           lines on the terminal, progress, commands to copy
@@ -20,7 +21,6 @@
 
 mod arguments;
 mod commands;
-#[cfg(feature = "containers")]
 mod containers;
 mod control;
 #[cfg(test)]
@@ -36,6 +36,7 @@ mod option_values;
 mod os;
 mod output;
 mod parallel;
+mod pods;
 mod registry;
 mod source;
 mod volume;
@@ -93,6 +94,8 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Mkfs(arguments) => object::mkfs(arguments)?,
         Command::Fsck(arguments) => return object::fsck(arguments),
         Command::Gc(arguments) => return object::gc(arguments),
+        Command::Csi(arguments) => containers::csi(arguments)?,
+        Command::DockerPlugin(arguments) => containers::docker_plugin(arguments)?,
         Command::Doctor { url } => return doctor::run(url.as_deref()),
         Command::Completions { shell } => completions::run(*shell),
         Command::Man => man::run()?,

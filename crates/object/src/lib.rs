@@ -13,12 +13,14 @@
 //! - `writer`: claims on a volume, and how another process takes it over.
 //! - `maintenance`: repairs and collections, as the writer of a volume that is not mounted.
 //! - `paths`: paths of inodes for messages.
+//! - `delete`: the deletion of a whole volume.
 //! - `check`: whether a volume is sound, and how it is repaired.
 
 mod backend;
 mod check;
 mod clock;
 mod contents;
+mod delete;
 mod format;
 mod maintenance;
 mod names;
@@ -37,7 +39,7 @@ mod writer;
 pub use check::{FsckFinding, FsckOptions, FsckReport, Severity};
 pub use volume::{
     GcOptions, GcReport, ObjectBackend, OpenOptions, Progress, Requests, Role, VolumeError, VolumeInfo, VolumeStatus,
-    fsck, gc,
+    delete, fsck, gc,
 };
 
 pub use store::{Environment, Location, StoreCheck, check_store};

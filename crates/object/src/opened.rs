@@ -21,6 +21,7 @@ use tokio::time::sleep;
 use crate::backend::Calls;
 use crate::clock;
 use crate::contents::{Reader, Writer};
+use crate::delete::{delete, is_interrupted};
 use crate::format::{Key, VOLUME_OBJECT, VolumeRecord};
 use crate::maintenance::Maintenance;
 use crate::names;
@@ -75,17 +76,22 @@ pub(crate) async fn look(location: &Location, objects: &dyn ObjectStore) -> Resu
     }
 }
 
-/// Makes an empty volume. The last step is `volume.json`, so that one that is there is complete.
+/// Makes an empty volume, whose root has these permissions. The last step is `volume.json`, so that one that is there is complete.
 ///
 /// # Errors
 /// There is one already, another process makes one, or the store failed.
-pub(crate) async fn make(location: &Location) -> Result<(), VolumeError> {
+pub(crate) async fn make(location: &Location, mode: u32) -> Result<(), VolumeError> {
     make_place(location)?;
     let store = Store::connect(location, None)?;
     match look(location, &*store.hasty).await {
         Err(VolumeError::NoVolume(_)) => {}
         Ok(_) => return Err(VolumeError::Exists(location.to_string())),
         Err(error) => return Err(error),
+    }
+    // What a deleted volume has left must not become part of the new one.
+    if is_interrupted(&*store.hasty).await.map_err(|error| explain(location, "make", &error))? {
+        delete(location).await?;
+        make_place(location)?;
     }
     let (id, salt) = (u128::from_ne_bytes(random()?), u64::from_ne_bytes(random()?));
     let record = VolumeRecord { id, salt, created_unix_ms: clock::unix_ms() };
@@ -94,7 +100,7 @@ pub(crate) async fn make(location: &Location) -> Result<(), VolumeError> {
     let made = tree.run(|view| {
         // An earlier attempt may have come this far.
         if view.get(Key::Inode(names::ROOT))?.is_none() {
-            names::make_root(view, 0o755, owner);
+            names::make_root(view, mode, owner);
         }
         Ok(())
     });
@@ -326,7 +332,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("slackwater-object-opened-{}", std::process::id()));
         std::fs::create_dir(&folder).expect("a new folder");
         runtime.clone().block_on(async {
-            make(&location).await.expect("makes a volume");
+            make(&location, 0o755).await.expect("makes a volume");
             let store = Store::connect(&location, None).expect("connects");
             let record = look(&location, &*store.hasty).await.expect("it is there");
             let options = OpenOptions { log_dir: Some(folder.clone()), ..OpenOptions::default() };

@@ -13,7 +13,7 @@ use crate::check::{self, FsckOptions, FsckReport};
 use crate::opened::{self, Opened};
 use crate::store::{Location, Store};
 use crate::writer::Holder;
-use crate::{backend, runtime, space};
+use crate::{backend, delete as deletion, runtime, space};
 
 /// Why a volume could not be made, opened or checked.
 #[derive(Debug, Error)]
@@ -147,7 +147,18 @@ impl ObjectBackend {
     /// # Blocking
     /// For the store.
     pub fn mkfs(location: &Location) -> Result<(), VolumeError> {
-        runtime()?.block_on(opened::make(location))
+        Self::mkfs_with_mode(location, 0o755)
+    }
+
+    /// [`ObjectBackend::mkfs`], with the permissions of the root.
+    ///
+    /// # Errors
+    /// As [`ObjectBackend::mkfs`].
+    ///
+    /// # Blocking
+    /// For the store.
+    pub fn mkfs_with_mode(location: &Location, mode: u32) -> Result<(), VolumeError> {
+        runtime()?.block_on(opened::make(location, mode))
     }
 
     /// Reads which volume is at a place, without opening it.
@@ -300,4 +311,16 @@ pub fn gc(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<GcReport, VolumeError> {
     runtime()?.block_on(space::gc(location, options, progress))
+}
+
+/// Deletes a volume and all of its objects, or what an interrupted deletion has left. It is no error if there is none.
+/// From the first object on that is deleted, there is no volume for anyone.
+///
+/// # Errors
+/// A process has the volume for writing: nothing is deleted then. Or the store failed, and the call can be repeated.
+///
+/// # Blocking
+/// For the store, until all objects are deleted.
+pub fn delete(location: &Location) -> Result<(), VolumeError> {
+    runtime()?.block_on(deletion::delete(location))
 }

@@ -28,7 +28,7 @@ pub(crate) mod set;
 pub(crate) mod status;
 mod survey;
 pub(crate) mod sync;
-mod target;
+pub(crate) mod target;
 pub(crate) mod tenants;
 pub(crate) mod top;
 pub(crate) mod umount;

@@ -14,8 +14,8 @@ use crate::exit::Failure;
 use crate::keeper::formats::Formats;
 
 pub(crate) use super::status::{
-    Dontcache, FailedUpgrade, KeptStatus, MemoryPressure, ObjectRole, ObjectStatus, Phase, Reads, Shrinker, Status,
-    Switches, Tenant, TenantState, Writers,
+    Container, Dontcache, FailedUpgrade, KeptStatus, MemoryPressure, ObjectRole, ObjectStatus, Phase, Reads, Shrinker,
+    Status, Switches, Tenant, TenantState, Writers,
 };
 
 /// Incremented when a message changes its meaning; both sides refuse any other version.
@@ -132,7 +132,8 @@ pub(crate) enum Request {
     List,
     /// To a daemon: list its tenants, with totals over all volumes.
     Tenants,
-    /// To a daemon: change a setting of a tenant.
+    /// To a daemon: change a setting of a tenant, or name a pod: of the tenant `pod:UID` the setting `name`, with the
+    /// value `namespace/pod`.
     SetTenant { tenant: PathBuf, key: String, value: String },
     /// To a daemon: send events from now on, until the peer closes.
     Events,

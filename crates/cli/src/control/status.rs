@@ -30,6 +30,25 @@ pub(crate) enum TenantState {
     Offline,
 }
 
+/// The container or the pod that a tenant is.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Container {
+    /// Named by the platform.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pod: Option<String>,
+    /// This and all below: from the path of its cgroup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pod_uid: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) qos_class: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) runtime: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) container_id: Option<String>,
+}
+
 /// The data of a tenant in the cache of a mount.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Tenant {
@@ -37,6 +56,8 @@ pub(crate) struct Tenant {
     pub(crate) id: u64,
     /// The path of a cgroup, `uid:1000` or `volume`, and `root` for number 0.
     pub(crate) name: String,
+    #[serde(flatten)]
+    pub(crate) container: Container,
     pub(crate) state: TenantState,
     pub(crate) limit_bytes: Option<u64>,
     /// Charged against the limit: pages that it dirtied, until they are durable in the source. 0 for number 0.
@@ -280,6 +301,7 @@ impl Tenant {
         Self {
             id,
             name: name.to_owned(),
+            container: Container::default(),
             state: TenantState::Online,
             limit_bytes: None,
             charged_bytes: 0,

@@ -1,5 +1,6 @@
 //! The server's side: what it hands to its keeper, and what it gets from it at the start.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -124,7 +125,10 @@ impl KeeperClient {
         lost.is_stored.store(is_stored, Ordering::Release);
         let inheritance = match predecessor {
             None => None,
-            Some(predecessor) => {
+            Some(mut predecessor) => {
+                for _ in 0..predecessor.more_settings {
+                    predecessor.settings.extend(receive_settings(&link).map_err(failed)?);
+                }
                 let parts = Parts::of(&predecessor.parts, descriptors).map_err(failed)?;
                 let volumes = (0..predecessor.volumes).map(|_| receive_volume(&link)).collect::<io::Result<Vec<_>>>();
                 Some(Inheritance { predecessor: *predecessor, parts, volumes: volumes.map_err(failed)? })
@@ -312,6 +316,13 @@ impl Lost {
 
 fn not_held(error: io::Error) -> Failure {
     Failure::failed(format!("the keeper cannot hold it: {error}")).advise("use it without --keep")
+}
+
+fn receive_settings(link: &Link) -> io::Result<BTreeMap<String, String>> {
+    match link.receive()? {
+        Some((ToServer::Settings { settings }, _)) => Ok(settings),
+        _ => Err(io::Error::other("the keeper sends no settings")),
+    }
 }
 
 /// The next volume that the keeper sends.

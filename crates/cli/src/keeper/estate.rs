@@ -16,6 +16,9 @@ use crate::registry::Entry;
 /// Most numbers of files in a message.
 pub(super) const NUMBERS_MAX: usize = 1000;
 
+/// Most bytes of settings in a message, unless one setting has more. Escaped, they are six times as many at most.
+const SETTINGS_BYTES_MAX: usize = 8 << 10;
+
 /// The descriptors of a mount, by what they are of.
 #[derive(Debug, Default)]
 pub(crate) struct Parts(BTreeMap<Part, OwnedFd>);
@@ -211,6 +214,7 @@ impl Estate {
             parts: self.parts.0.keys().copied().collect(),
             volumes: self.volumes.len(),
             settings: self.settings.clone(),
+            more_settings: 0,
             takeovers: self.takeovers,
             longest_pause_ms: self.longest_pause_ms,
             stopped_ns: self.stopped_ns.unwrap_or_default(),
@@ -346,8 +350,28 @@ impl Estate {
         let start = |predecessor| ToServer::Start { version, keeper, is_stored, predecessor };
         let Some(pid) = self.server else { return link.send(&start(None), &[]) };
         let (_, descriptors) = self.parts.listed();
-        let predecessor = Predecessor { failed_upgrade: failed_upgrade.cloned(), ..self.facts(pid) };
+        let (settings, more) = in_messages(&self.settings);
+        let (failed_upgrade, more_settings) = (failed_upgrade.cloned(), more.len());
+        let predecessor = Predecessor { failed_upgrade, settings, more_settings, ..self.facts(pid) };
         link.send(&start(Some(Box::new(predecessor))), &descriptors)?;
+        more.into_iter().try_for_each(|settings| link.send(&ToServer::Settings { settings }, &[]))?;
         self.volumes.iter().try_for_each(|(number, volume)| volume.send(*number, link))
     }
+}
+
+/// The settings for the first message, and those for each further one. A daemon has settings of every pod that it has
+/// ever limited.
+fn in_messages(settings: &BTreeMap<String, String>) -> (BTreeMap<String, String>, Vec<BTreeMap<String, String>>) {
+    let (mut messages, mut bytes) = (vec![BTreeMap::new()], 0);
+    for (key, value) in settings {
+        let more = key.len() + value.len();
+        if bytes + more > SETTINGS_BYTES_MAX {
+            messages.push(BTreeMap::new());
+            bytes = 0;
+        }
+        bytes += more;
+        messages.last_mut().map(|message| message.insert(key.clone(), value.clone()));
+    }
+    let first = messages.remove(0);
+    (first, messages)
 }

@@ -1,7 +1,7 @@
 //! The messages between the keeper and the server.
 //!
 //! The server begins with [`ToKeeper::Hello`]; the keeper answers with [`ToServer::Start`]. If there was a predecessor,
-//! that is followed by each of its volumes, and each volume by the numbers of its files and by its nodes. From then on the
+//! that is followed by the settings that do not fit, and by each of its volumes, and each volume by the numbers of its files and by its nodes. From then on the
 //! server speaks, and the keeper answers those messages that say so.
 
 use std::collections::BTreeMap;
@@ -139,6 +139,8 @@ pub(super) enum ToServer {
         is_stored: bool,
         predecessor: Option<Box<Predecessor>>,
     },
+    /// Further settings of the predecessor.
+    Settings { settings: BTreeMap<String, String> },
     /// A volume of the predecessor. With a descriptor for each part.
     Volume(Box<HeldVolume>),
     /// Numbers of files that the keeper holds.
@@ -158,6 +160,9 @@ pub(crate) struct Predecessor {
     pub(super) volumes: usize,
     /// Changed settings.
     pub(crate) settings: BTreeMap<String, String>,
+    /// Messages with further ones that follow.
+    #[serde(default)]
+    pub(super) more_settings: usize,
     /// Completed takeovers before this one.
     pub(crate) takeovers: u32,
     /// The longest pause of these takeovers.

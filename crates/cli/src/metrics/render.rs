@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{self, Registry};
 
-use crate::control::protocol::Tenant;
+use crate::control::protocol::{Container, Tenant};
 use crate::metrics::bounds::{Bounded, Item, Row, TENANTS_MAX, VOLUMES_MAX};
 use crate::metrics::catalogue::{ENGINE, Kind, Metric, OBJECT, PROCESS, TENANT, TENANT_ON_VOLUME, Unit, VOLUME};
 use crate::metrics::{Snapshot, Unmounts};
@@ -32,6 +32,8 @@ struct Family {
 #[derive(Debug)]
 struct Page {
     families: Vec<Family>,
+    /// The labels of each container or pod that is a tenant.
+    containers: Vec<Labels>,
     unmounts: Unmounts,
 }
 
@@ -58,9 +60,11 @@ impl Renderer {
             add(&mut families, &OBJECT, &labelled("volume", objects));
         }
         add(&mut families, &TENANT_ON_VOLUME, &self.rows_on_volumes(snapshot, &named));
-        add(&mut families, &TENANT, &labelled("tenant", self.tenant_rows(snapshot)));
+        let tenants = self.tenant_rows(snapshot);
+        let containers = containers(snapshot, &tenants);
+        add(&mut families, &TENANT, &labelled("tenant", tenants));
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Page { families, unmounts: snapshot.unmounts.clone() }));
+        registry.register_collector(Box::new(Page { families, containers, unmounts: snapshot.unmounts.clone() }));
         let mut text = String::new();
         let encoded = text::encode(&mut text, &registry);
         debug_assert!(encoded.is_ok(), "a string takes everything");
@@ -102,6 +106,25 @@ fn object_rows(snapshot: &Snapshot, named: &[String]) -> Vec<Row> {
     of_objects.filter_map(|(name, status)| Some((name.clone(), row(&OBJECT, status.object.as_ref()?)))).collect()
 }
 
+/// The labels of the containers and pods among the tenants that have their own series: as many as there are of these.
+fn containers(snapshot: &Snapshot, rows: &[Row]) -> Vec<Labels> {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let labels = |(name, _): &Row| {
+        let tenant = snapshot.tenants.iter().find(|tenant| tenant.name == *name)?;
+        let Container { namespace, pod, pod_uid, container_id, .. } = &tenant.container;
+        (tenant.container != Container::default()).then(|| {
+            vec![
+                ("tenant", name.clone()),
+                ("namespace", text(namespace)),
+                ("pod", text(pod)),
+                ("pod_uid", text(pod_uid)),
+                ("container_id", text(container_id)),
+            ]
+        })
+    };
+    rows.iter().filter_map(labels).collect()
+}
+
 fn item(tenant: &Tenant) -> Item<'_, u64, Tenant> {
     Item { key: tenant.id, label: &tenant.name, held_bytes: tenant.held_bytes(), of: tenant }
 }
@@ -135,6 +158,9 @@ impl Collector for Page {
         encoder
             .encode_descriptor("slackwater_build", "Version of the program", None, MetricType::Info)?
             .encode_info(&version)?;
+        let help = "Each tenant that is a container or a pod, with its names as labels; always 1";
+        let mut infos = encoder.encode_descriptor("slackwater_tenant", help, None, MetricType::Info)?;
+        self.containers.iter().try_for_each(|labels| infos.encode_info(labels))?;
         for Family { name, help, unit, kind, series } in &self.families {
             let metric_type = if *kind == Kind::Counter { MetricType::Counter } else { MetricType::Gauge };
             let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), metric_type)?;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use slackwater::backend::Backend;
 
-use crate::arguments::{FsckArguments, GcArguments, MkfsArguments};
 use crate::control::protocol::{ObjectStatus, VolumeOptions};
 use crate::exit::Failure;
 use crate::object::StoreFinding;
+use crate::object::arguments::{FsckArguments, GcArguments, MkfsArguments};
 use crate::source::object::ObjectVolume;
 
 fn absent() -> Failure {
@@ -71,5 +71,20 @@ pub(crate) fn fsck(_: &FsckArguments) -> Result<ExitCode, Failure> {
 }
 
 pub(crate) fn gc(_: &GcArguments) -> Result<ExitCode, Failure> {
+    Err(absent())
+}
+
+#[cfg(feature = "containers")]
+pub(crate) fn canonical_url(_: &str) -> Result<String, Failure> {
+    Err(absent())
+}
+
+#[cfg(feature = "containers")]
+pub(crate) fn make_volume(_: &str) -> Result<(), Failure> {
+    Err(absent())
+}
+
+#[cfg(feature = "containers")]
+pub(crate) fn delete_volume(_: &str) -> Result<(), Failure> {
     Err(absent())
 }

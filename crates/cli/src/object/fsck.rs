@@ -9,8 +9,8 @@ use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 use slackwater_object::{FsckOptions, FsckReport, Location, VolumeError, fsck};
 
-use crate::arguments::FsckArguments;
 use crate::exit::{Failure, Reason};
+use crate::object::arguments::FsckArguments;
 use crate::object::{failures, show};
 use crate::output::progress::Meter;
 use crate::output::terminal::{errln, outln, print_json};

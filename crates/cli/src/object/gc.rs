@@ -6,8 +6,8 @@ use serde_json::json;
 use slackwater_arena::size;
 use slackwater_object::{GcOptions, Location, VolumeError, gc};
 
-use crate::arguments::GcArguments;
 use crate::exit::Failure;
+use crate::object::arguments::GcArguments;
 use crate::object::{failures, show};
 use crate::output::progress::Meter;
 use crate::output::terminal::{outln, print_json};

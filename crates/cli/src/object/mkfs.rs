@@ -2,8 +2,8 @@
 
 use slackwater_object::{Location, ObjectBackend};
 
-use crate::arguments::MkfsArguments;
 use crate::exit::Failure;
+use crate::object::arguments::MkfsArguments;
 use crate::object::{failures, wait_for_store};
 use crate::output::terminal::outln;
 

@@ -2,14 +2,17 @@
 //! `slackwater_object`; without it, [`absent`] says so to the user.
 //!
 //! ```text
+//! arguments      the command lines
 //! volume         find, open and close a volume
 //! failures       errors of volumes as messages
 //! mkfs, fsck, gc the commands on a volume
 //! doctor         checks of a store
+//! pooled         volumes that plugins make and delete
 //! ```
 
 #[cfg(not(feature = "object"))]
 mod absent;
+pub(crate) mod arguments;
 #[cfg(feature = "object")]
 mod doctor;
 #[cfg(feature = "object")]
@@ -20,11 +23,17 @@ mod fsck;
 mod gc;
 #[cfg(feature = "object")]
 mod mkfs;
+#[cfg(all(feature = "object", feature = "containers"))]
+mod pooled;
 #[cfg(feature = "object")]
 mod volume;
 
 #[cfg(not(feature = "object"))]
 pub(crate) use self::absent::{Volume, check_store, find, fsck, gc, mkfs};
+#[cfg(all(not(feature = "object"), feature = "containers"))]
+pub(crate) use self::absent::{canonical_url, delete_volume, make_volume};
+#[cfg(all(feature = "object", feature = "containers"))]
+pub(crate) use self::pooled::{canonical_url, delete_volume, make_volume};
 #[cfg(feature = "object")]
 pub(crate) use self::{
     doctor::check_store,

@@ -302,6 +302,11 @@ impl Registry {
         self.dir.join(format!("{name}.lock"))
     }
 
+    /// The file with the names of pods, of the daemon whose base name is `name`.
+    pub(crate) fn pods_of(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.pods"))
+    }
+
     /// The log file of a mount in the background.
     pub(crate) fn log_file(&self, pid: u32) -> PathBuf {
         self.dir.join(format!("{pid}.log"))

@@ -22,6 +22,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "containers")]
+use slackwater_fuse::Printable as _;
 
 use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
@@ -150,4 +152,21 @@ pub(crate) fn check_options(word: &Path, options: &VolumeOptions) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Takes the lock of the owner of a directory that is to be removed, until the descriptor is closed.
+///
+/// # Errors
+/// `Busy` if a mount has the directory; or it cannot be opened.
+#[cfg(feature = "containers")]
+pub(crate) fn lock_for_removal(path: &Path) -> Result<std::os::fd::OwnedFd, Failure> {
+    let failed = |error: io::Error| Failure::failed(format!("cannot lock {}: {error}", path.printable()));
+    let (directory, fd) = Directory::open(path, rustix::fs::OFlags::RDONLY).map_err(failed)?;
+    match lock::take(&directory, &fd, &|warning| tracing::warn!("{warning}")).map_err(failed)? {
+        None => Ok(fd),
+        Some(owner) => {
+            let by = owner.0.map_or_else(|| "another process".to_owned(), |pid| format!("pid {pid}"));
+            Err(Failure::busy(format!("{} is in use by {by}", path.printable())).advise("unmount it first"))
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::{Resource, configure_io_flusher_behavior, getrlimit, setrlimit, umask};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use slackwater::Tunables;
 
 /// One in this many descriptors of the process may be a file that must stay open because nothing else leads to it, and
@@ -24,6 +25,18 @@ pub(crate) fn prepare_process(descriptors: u64) {
         // If the limit is too low, an error shows where it matters, with the name of the file.
         let _ = setrlimit(Resource::Nofile, limit);
     }
+    exceed_limits(false);
+}
+
+/// Whether this thread, and those that it starts, may exceed limits of the kernel: CAP_SYS_RESOURCE, if the process has
+/// it. On ext4 a thread with this capability fills a directory beyond its quota. Writes that go through this process
+/// must not.
+pub(crate) fn exceed_limits(may: bool) {
+    // The call fails only for a capability that the process does not have.
+    let _ = capabilities(None).and_then(|mut sets| {
+        sets.effective.set(CapabilitySet::SYS_RESOURCE, may && sets.permitted.contains(CapabilitySet::SYS_RESOURCE));
+        set_capabilities(None, sets)
+    });
 }
 
 /// Writers block at the ratio, and write-back starts at half of it. Old data is searched for at least as often as it

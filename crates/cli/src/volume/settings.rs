@@ -6,6 +6,8 @@ use crate::exit::Failure;
 
 /// The setting that a remount changes, and its values.
 pub(crate) const READ_ONLY: &str = "read-only";
+/// The setting that names a pod.
+pub(crate) const NAME: &str = "name";
 pub(crate) const ON: &str = "on";
 pub(crate) const OFF: &str = "off";
 
@@ -40,7 +42,7 @@ pub(crate) fn changed(config: TenantConfig, key: &str, value: &str) -> Result<Te
         }
         ("dontcache", "none") => Ok(TenantConfig { dontcache: None, ..config }),
         ("dontcache", value) => Ok(TenantConfig { dontcache: Some(on_or_off(value)?), ..config }),
-        (key, _) => Err(unknown(key, "limit=SIZE|none, dontcache=on|off|none")),
+        (key, _) => Err(unknown(key, "limit=SIZE|none, dontcache=on|off|none, of a pod name=NAMESPACE/POD|none")),
     }
 }
 

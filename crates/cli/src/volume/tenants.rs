@@ -8,7 +8,8 @@ use slackwater::{Engine, MemcgState, SuperBlock, TenantStatus};
 use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 
-use crate::control::protocol::{REPLY_BYTES_MAX, Status, Tenant, TenantState};
+use crate::control::protocol::{Container, REPLY_BYTES_MAX, Status, Tenant, TenantState};
+use crate::pods::Pods;
 
 /// Tenants that are described in text.
 const LINES: usize = 10;
@@ -24,17 +25,18 @@ pub(crate) fn ms(time: Duration) -> u64 {
 }
 
 /// The tenants with data on `volume`, sorted by data in the cache, most first.
-pub(super) fn of(volume: &SuperBlock) -> Vec<Tenant> {
-    sorted(volume.tenants())
+pub(super) fn of(volume: &SuperBlock, pods: &Pods) -> Vec<Tenant> {
+    sorted(volume.tenants(), pods)
 }
 
 /// All tenants of `engine`, with their data on all volumes together, most first.
-pub(crate) fn of_all(engine: &Engine) -> Vec<Tenant> {
-    sorted(engine.tenants())
+pub(crate) fn of_all(engine: &Engine, pods: &Pods) -> Vec<Tenant> {
+    sorted(engine.tenants(), pods)
 }
 
-fn sorted(tenants: Vec<TenantStatus>) -> Vec<Tenant> {
-    let mut tenants: Vec<_> = tenants.into_iter().map(Tenant::from).collect();
+fn sorted(tenants: Vec<TenantStatus>, pods: &Pods) -> Vec<Tenant> {
+    let of = |status: TenantStatus| Tenant { container: pods.container(&status.name), ..Tenant::from(status) };
+    let mut tenants: Vec<_> = tenants.into_iter().map(of).collect();
     tenants.sort_by_cached_key(|tenant| (Reverse(tenant.held_bytes()), tenant.id));
     tenants
 }
@@ -47,7 +49,7 @@ pub(crate) fn fit_reply(tenants: &mut Vec<Tenant>) -> u64 {
 fn count_that_fits(tenants: &[Tenant]) -> usize {
     let mut left = REPLY_PART;
     let fits = |tenant: &&Tenant| {
-        let bytes = FIGURES_BYTES + NAME_BYTE_BYTES * tenant.name.len();
+        let bytes = FIGURES_BYTES + NAME_BYTE_BYTES * tenant.name.len() + tenant.container.message_bytes();
         left.checked_sub(bytes).inspect(|rest| left = *rest).is_some()
     };
     tenants.iter().take_while(fits).count()
@@ -75,6 +77,7 @@ impl From<TenantStatus> for Tenant {
             paused_ms: ms(status.paused),
             wants_room: status.is_at_limit,
             name: status.name,
+            container: Container::default(),
         }
     }
 }
@@ -86,13 +89,18 @@ impl Tenant {
         self.charged_bytes.max(in_its_files)
     }
 
+    /// Its name for people: that of the container or the pod, if it is one.
+    pub(crate) fn label(&self) -> String {
+        self.container.label().unwrap_or_else(|| self.name.printable().to_string())
+    }
+
     /// A line for people.
     pub(crate) fn line(&self) -> String {
         let bytes = size::text;
         let limit = self.limit_bytes.map(|limit| format!(" of {}", bytes(limit))).unwrap_or_default();
         let mut line = format!(
             "{}: {}{limit} (dirty {}, being written {}, not yet durable {})",
-            self.name.printable(),
+            self.label(),
             bytes(self.held_bytes()),
             bytes(self.dirty_bytes),
             bytes(self.writeback_bytes),
@@ -111,6 +119,9 @@ impl Tenant {
         match self.state {
             TenantState::Online => {}
             TenantState::Dying | TenantState::Offline => line += "; removed",
+        }
+        if self.container != Container::default() {
+            line += &format!("; cgroup {}", self.name.printable());
         }
         line
     }

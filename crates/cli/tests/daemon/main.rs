@@ -5,6 +5,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+#[allow(dead_code, reason = "a part of what the tests of tenants have")]
+#[path = "../../../fuse/tests/tenants/rig.rs"]
+mod cgroups;
 mod hung_source;
 mod kills;
 #[allow(dead_code, reason = "a part of what other test programs use")]
@@ -12,6 +15,7 @@ mod kills;
 mod needs;
 mod nine_hung_sources;
 mod observers;
+mod pods;
 mod process;
 mod refusals;
 #[path = "../rig/mod.rs"]

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::kept::{children, end_registered};
 use super::load::Load;
 use super::process::{Daemon, ask, command, is_mounted, table};
+use crate::cgroups::{Cgroup, memory, unified};
 use crate::rig::{Output, PATIENCE, Process, Scratch, need_fuse, run, wait_until};
 
 /// Data stays in the cache until an unmount.
@@ -176,6 +177,59 @@ fn the_next_daemon_has_the_settings_and_volumes_of_the_one_before() {
     daemon.get().mount(&c.0, &c.1, "c");
     daemon.end();
     assert_eq!(fs::read_to_string(a.0.join("file")).unwrap(), "unwritten");
+}
+
+#[test]
+fn the_next_daemon_knows_the_names_of_pods_and_a_later_one_does_not() {
+    need_fuse();
+    let Some(hierarchy) = unified().or_else(memory) else { return };
+    let top = Cgroup::top(&hierarchy);
+    let uid = format!("{:032x}", std::process::id());
+    let pod = top.below(&format!("pod{uid}"));
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let config = format!("{LATE}tenant-by = \"cgroup\"\n{}", table("a", &source, &mountpoint));
+    let name = |daemon: &Daemon<'_>| {
+        // A tenant exists from its first write on.
+        let file = format!("of={}", mountpoint.join("file").display());
+        assert!(pod.command("dd", &["if=/dev/zero", "count=1", &file]).status().unwrap().success());
+        let tenants = daemon.json("tenants");
+        let found = tenants["tenants"].as_array().unwrap().iter().find(|tenant| tenant["pod_uid"] == *uid);
+        found.unwrap_or_else(|| panic!("{tenants}"))["pod"].clone()
+    };
+    let daemon = KeptDaemon::start(&scratch, &config, &[&mountpoint]);
+    daemon.run(&["set", "--tenant", &pod.path, "limit=4MiB"]).expect(0, &[]);
+    daemon.run(&["set", "--tenant", &format!("pod:{uid}"), "name=default/web-0"]).expect(0, &[]);
+    for _ in 0..2 {
+        daemon.replace();
+        assert_eq!(name(daemon.get()), "web-0");
+    }
+    daemon.end();
+    let daemon = KeptDaemon::start(&scratch, &config, &[&mountpoint]);
+    daemon.run(&["set", "--tenant", &pod.path, "limit=4MiB"]).expect(0, &[]);
+    assert!(name(daemon.get()).is_null());
+    daemon.end();
+}
+
+/// Together they are longer than a message between the keeper and a server.
+#[test]
+fn any_number_of_limits_outlives_a_daemon() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let config = format!("{LATE}tenant-by = \"cgroup\"\n{}", table("a", &source, &mountpoint));
+    let daemon = KeptDaemon::start(&scratch, &config, &[&mountpoint]);
+    for number in 0..30 {
+        let tenant = format!("/slackwater-{number}{}", format!("/{}", "x".repeat(250)).repeat(12));
+        daemon.run(&["set", "--tenant", &tenant, "limit=4MiB"]).expect(0, &[]);
+    }
+    fs::write(mountpoint.join("file"), "content").unwrap();
+    for _ in 0..2 {
+        daemon.replace();
+        assert_eq!(fs::read_to_string(mountpoint.join("file")).unwrap(), "content");
+    }
+    daemon.end();
+    assert_eq!(fs::read_to_string(source.join("file")).unwrap(), "content");
 }
 
 #[test]

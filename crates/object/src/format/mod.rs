@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! PREFIX/volume.json          version, identity, when created; written once
+//! PREFIX/deleted.json         only while a deletion is under way, or was interrupted
 //! PREFIX/writer/NUMBER.json   one claim of a writer each; the highest number counts
 //! PREFIX/meta/...             SlateDB: the keys of `Key` and their values
 //! PREFIX/seg/XX/SEGMENT_ID    file data, written once
@@ -28,4 +29,4 @@ pub(crate) use entries::{Entries, Entry, NAMES_PER_HASH, hash_of_name};
 pub(crate) use inode::{Inode, Orphan, ROOT, Xattr};
 pub(crate) use key::{Key, VolumeKey};
 pub(crate) use segment::{Collected, FOOTER_TAIL_BYTES, Footer, FooterEntry, SegmentId, SegmentPlace, SegmentRecord};
-pub(crate) use volume::{VOLUME_OBJECT, VolumeRecord};
+pub(crate) use volume::{DELETED_OBJECT, VOLUME_OBJECT, VolumeRecord};

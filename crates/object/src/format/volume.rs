@@ -9,6 +9,9 @@ pub(crate) const FORMAT_VERSION: u32 = 1;
 /// The name of the object.
 pub(crate) const VOLUME_OBJECT: &str = "volume.json";
 
+/// The object that says that a volume is being deleted: what is left belongs to no volume.
+pub(crate) const DELETED_OBJECT: &str = "deleted.json";
+
 /// The identity of a volume.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub(crate) struct VolumeRecord {

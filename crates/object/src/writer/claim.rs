@@ -17,6 +17,9 @@ use crate::writer::record::{Record, Standing};
 /// How often a holder confirms and rewrites its claim.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(30);
 
+/// The folder of all claims.
+pub(crate) const FOLDER: &str = "writer";
+
 /// How often a claimant begins again because the newest claim changed under its eyes.
 const ATTEMPTS: u32 = 16;
 
@@ -47,7 +50,7 @@ struct Newest {
 impl Claims {
     /// Of the volume whose objects `store` holds.
     pub(crate) fn new(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store, folder: Path::from("writer") }
+        Self { store, folder: Path::from(FOLDER) }
     }
 
     /// The process that has the volume, if a process has it.
@@ -57,6 +60,11 @@ impl Claims {
         Ok(newest
             .filter(|newest| newest.standing(&Process::current()) != Standing::Free)
             .map(|n| n.holder(now_unix_ms)))
+    }
+
+    /// Whether there are any: a volume that was ever made, or was to be made, has them.
+    pub(crate) async fn exist(&self) -> Result<bool, StoreError> {
+        Ok(!self.numbers().await?.is_empty())
     }
 
     /// Whether the last process that had the volume ended without giving it back.

@@ -133,7 +133,7 @@ fn fights_lose_nothing_durable_and_leave_no_mixture() {
     let runtime = runtime::handle().expect("threads");
     runtime.block_on(async {
         let location = Location::parse("memory:fights").expect("valid");
-        make(&location).await.expect("makes");
+        make(&location, 0o755).await.expect("makes");
         let first = Opened::open(&location, &OpenOptions::default(), runtime.clone()).await.expect("opens");
         let directories = first.tree.run(|view| {
             for name in ["a", "b"] {

@@ -55,6 +55,7 @@ use crate::keeper::client::KeeperClient;
 use crate::os::kernel;
 use crate::os::sys::Signals;
 use crate::output::terminal::{errln, outln};
+use crate::pods::Pods;
 use crate::registry::{Entry, Found, Registry};
 use crate::volume::arena_file;
 use crate::volume::keeping::Leaving;
@@ -76,7 +77,7 @@ use self::web::Web;
 /// Each volume needs some of them.
 const DESCRIPTORS: u64 = 256 << 10;
 /// Slots in the arena's table of volumes.
-const VOLUMES_MAX: u32 = 16 << 10;
+pub(crate) const VOLUMES_MAX: u32 = 16 << 10;
 
 /// Serves volumes until the end is requested.
 ///
@@ -147,7 +148,8 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let mut tenants = config.configured_tenants();
     kept.as_ref().map_or(Ok(()), |kept| kept.change_tenants(&mut tenants))?;
     let keeper = kept.as_ref().map(|kept| Arc::clone(&kept.keeper));
-    let at = Place { socket: socket_path.clone(), arena: arena_path.clone() };
+    let pods = registry.pods_of(&name);
+    let at = Place { socket: socket_path.clone(), arena: arena_path.clone(), pods };
     let volumes = start_volumes(&config, tenants, &engine, registry, at, left, keeper);
     // Nothing was written yet: apart from the data of a dead daemon, the file is empty.
     let volumes = volumes.inspect_err(|_| drop(remove_if_empty(&engine, &Leftovers::default(), &arena_path)))?;
@@ -219,6 +221,7 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
         main_loop::end_with_data_left(&volumes, end);
     }
     drop((listens, metrics, web));
+    volumes.shared.tally.pods.end();
     if remove_if_empty(&engine, &volumes.shared.left, &arena_path)? {
         outln!("Ended: everything is written back.");
     } else {
@@ -238,10 +241,12 @@ fn remove_if_empty(engine: &Engine, left: &Leftovers, arena_path: &Path) -> Resu
     Ok(is_empty)
 }
 
-/// Where a daemon is found.
+/// Where a daemon and its files are found.
 struct Place {
     socket: PathBuf,
     arena: PathBuf,
+    /// The file with the names of pods.
+    pods: PathBuf,
 }
 
 /// Starts everything that volumes need, without volumes.
@@ -264,7 +269,7 @@ fn start_volumes(
         socket: at.socket,
         arena: at.arena,
         cache_bytes: u64::from(engine.arena().frames()) * slackwater_arena::FRAME_BYTES as u64,
-        tally: Tally::default(),
+        tally: Tally { pods: Arc::new(Pods::load(at.pods)), ..Tally::default() },
         events: events::Events::default(),
         left,
         keeper,

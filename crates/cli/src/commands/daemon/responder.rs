@@ -32,7 +32,7 @@ impl Responder {
             }
             (None, Request::List) => Ok(Reply::List(volumes.list())),
             (None, Request::Tenants) => {
-                let mut tenants = tenants::of_all(&volumes.shared.engine);
+                let mut tenants = tenants::of_all(&volumes.shared.engine, &volumes.shared.tally.pods);
                 let more_tenants = tenants::fit_reply(&mut tenants);
                 Ok(Reply::Tenants { tenants, more_tenants })
             }

@@ -189,14 +189,13 @@ fn line_of_tenant(tenant: &Tenant, volume: &Volume) -> Line {
         TenantState::Dying => "dying",
         TenantState::Offline => "removed",
     };
-    let name = tenant.name.printable().to_string();
     Line {
         state,
         is_wrong: tenant.wants_room,
         figures: Some(tenant.figures.clone()),
         open_files: None,
-        detail: format!("{name} on {}, pid {}", name_of(volume), volume.pid),
-        name,
+        detail: format!("{} on {}, pid {}", tenant.name.printable(), name_of(volume), volume.pid),
+        name: tenant.label.clone(),
     }
 }
 
@@ -261,7 +260,7 @@ fn of_tenant(name: &str, parts: &[(&Volume, &Tenant)]) -> Group {
         oldest_ms: all().filter_map(|figures| figures.oldest_ms).max(),
     };
     let head = Line {
-        name: name.printable().to_string(),
+        name: parts.first().map_or_else(String::new, |(_, tenant)| tenant.label.clone()),
         state: if wants_room { "at limit" } else { "" },
         is_wrong: wants_room,
         figures: Some(figures),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use crate::commands::survey::{Answer, Survey};
-use crate::control::protocol::{self, ObjectRole, Phase, Status, TenantState};
+use crate::control::protocol::{self, Container, ObjectRole, Phase, Status, TenantState};
 use crate::output::progress::{Rate, time_left};
 use crate::registry::Entry;
 
@@ -63,6 +63,10 @@ pub(super) struct Figures {
 pub(super) struct Tenant {
     pub(super) id: u64,
     pub(super) name: String,
+    /// Its name for people.
+    pub(super) label: String,
+    #[serde(flatten)]
+    pub(super) container: Container,
     pub(super) state: TenantState,
     /// It is at its limit, and its writers are blocked.
     pub(super) wants_room: bool,
@@ -285,6 +289,8 @@ fn tenant(
     Tenant {
         id: now.id,
         name: now.name.clone(),
+        label: now.label(),
+        container: now.container.clone(),
         state: now.state,
         wants_room: now.wants_room,
         is_here: of_files.iter().any(|bytes| *bytes > 0)

@@ -11,7 +11,7 @@ use super::draw::{Palette, draw};
 use super::rates::{Process, Snapshot, Watch};
 use super::screen::Screen;
 use crate::commands::survey::{Answer, Survey};
-use crate::control::protocol::{Phase, Status, Tenant, TenantState, Writers};
+use crate::control::protocol::{Container, Phase, Status, Tenant, TenantState, Writers};
 
 const MIB: u64 = 1 << 20;
 
@@ -19,6 +19,7 @@ pub(crate) fn tenant(id: u64, name: &str, dirty_mib: u64, limit_mib: Option<u64>
     Tenant {
         id,
         name: name.to_owned(),
+        container: Container::default(),
         state: TenantState::Online,
         limit_bytes: limit_mib.map(|mib| mib * MIB),
         charged_bytes: dirty_mib * MIB,

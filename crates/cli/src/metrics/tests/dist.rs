@@ -8,8 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::page::Page;
-use super::{of_tenants, render};
-use crate::control::protocol::Tenant;
+use super::{container, of_tenants, render};
 use crate::metrics::render::Renderer;
 
 /// Labels that Prometheus adds, or that only the buckets of a histogram have.
@@ -33,8 +32,7 @@ fn alerts() -> Vec<(String, String)> {
 
 /// Labels of each name that a query can use.
 fn known() -> BTreeMap<String, Vec<String>> {
-    let tenant = Tenant { limit_bytes: Some(1), ..Tenant::sample(1, "/a") };
-    let page: Page = render(&mut Renderer::default(), &of_tenants(vec![tenant]));
+    let page: Page = render(&mut Renderer::default(), &of_tenants(vec![container(1, "/a")]));
     let mut known = BTreeMap::new();
     for (name, head) in page.heads {
         let suffixes: &[&str] = match head.kind.as_str() {

@@ -12,7 +12,7 @@ use slackwater::backend::MemBackend;
 use slackwater::{Engine, ManualClock, Timestamp, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 
-use crate::control::protocol::{MemoryPressure, ObjectStatus, Shrinker, Status, Tenant};
+use crate::control::protocol::{Container, MemoryPressure, ObjectStatus, Shrinker, Status, Tenant};
 use crate::metrics::render::Renderer;
 use crate::metrics::{Snapshot, Unmounts};
 
@@ -34,6 +34,19 @@ fn snapshot(volumes: Vec<(String, Status)>) -> Snapshot {
         volumes,
         unmounts: Unmounts::default(),
     }
+}
+
+/// A tenant that is a container, of a pod with a name.
+fn container(id: u64, name: &str) -> Tenant {
+    let text = |text: &str| Some(text.to_owned());
+    let container = Container {
+        namespace: text("default"),
+        pod: text("web-0"),
+        pod_uid: text("0a1b"),
+        container_id: text("4f5e"),
+        ..Container::default()
+    };
+    Tenant { limit_bytes: Some(1), container, ..Tenant::sample(id, name) }
 }
 
 /// A snapshot of one object volume with `tenants`, which are all.

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use slackwater::PAGE_BYTES;
 
-use super::{of_tenants, render, snapshot};
+use super::{container, of_tenants, render, snapshot};
 use crate::control::protocol::{
-    Dontcache, KeptStatus, ObjectRole, ObjectStatus, Phase, Reads, Status, Switches, Tenant, Writers,
+    Container, Dontcache, KeptStatus, ObjectRole, ObjectStatus, Phase, Reads, Status, Switches, Tenant, Writers,
 };
 use crate::metrics::Snapshot;
 use crate::metrics::bounds::{OTHER, TENANTS_MAX, VOLUMES_MAX};
@@ -269,4 +269,32 @@ fn no_counter_goes_down_while_its_series_goes_on() {
         }
         before = Some(page);
     }
+}
+
+#[test]
+fn containers_have_their_names_in_one_series_each_and_only_with_series_of_their_own() {
+    let mut tenants = vec![tenant(0, "root", 9 << 20, 0), tenant(1, "/system.slice", 9 << 20, 0)];
+    let names: Vec<_> = (0..2 * TENANTS_MAX).map(|number| format!("/kubepods/pod{number}")).collect();
+    tenants.extend(names.iter().zip(2..).map(|(name, id)| Tenant { charged_bytes: 1 << 20, ..container(id, name) }));
+    // The same cgroup once more: removed, and created again.
+    tenants.push(Tenant { charged_bytes: 3 << 20, ..container(1000, &names[0]) });
+    let page = render(&mut Renderer::default(), &of_tenants(tenants));
+    let info = |name: &str| page.find("slackwater_tenant_info", &[name, "default", "web-0", "0a1b", "4f5e"]);
+    let has_series = |name: &str| page.find("slackwater_tenant_charged_bytes", &[name]).is_some();
+    assert_eq!(info(&names[0]), Some(1.0));
+    for name in &names {
+        assert_eq!(info(name).is_some(), has_series(name), "{name}");
+    }
+    assert!(has_series("root") && has_series("/system.slice"));
+    assert_eq!(page.count("slackwater_tenant_info"), TENANTS_MAX - 2);
+}
+
+#[test]
+fn a_container_without_names_has_empty_labels() {
+    let tenant = Tenant {
+        container: Container { pod_uid: Some("0a1b".to_owned()), ..Container::default() },
+        ..container(1, "/a")
+    };
+    let page = render(&mut Renderer::default(), &of_tenants(vec![tenant]));
+    assert_eq!(page.value("slackwater_tenant_info", &["/a", "", "", "0a1b", ""]), 1.0);
 }

@@ -18,6 +18,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use crate::control::protocol;
+use crate::volume::process::exceed_limits;
 
 use self::shrink_priority::ShrinkPriority;
 use self::sources::{Report, Source};
@@ -80,7 +81,9 @@ impl Listener {
             let ended = Arc::clone(&end);
             let (releasing, released) = channel();
             let run = move || {
+                exceed_limits(true); // some triggers need it
                 let mut sources = find();
+                exceed_limits(false);
                 let _ = figures.sources.set(names(&sources));
                 if sources.is_empty() {
                     tracing::debug!("no source of memory pressure is available");

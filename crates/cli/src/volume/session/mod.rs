@@ -29,6 +29,7 @@ use crate::exit::{Failure, Reason};
 use crate::keeper::client::KeptVolume;
 use crate::metrics::{Snapshot, Unmounts};
 use crate::os::mount_table::MountTable;
+use crate::pods::Pods;
 use crate::registry::Entry;
 use crate::source::opened::Opened;
 use crate::volume::front_end::{FrontEnd, UmountRequest};
@@ -38,11 +39,12 @@ use crate::volume::{arena_file, pressure, shrinkers, tenants, unwritten_files};
 /// Interval between progress reports.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Counts over all mounts of a process.
+/// What all mounts of a process have in common: counts, and the names of pods.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) pressure: Arc<pressure::Figures>,
     pub(crate) unmounts: Unmounts,
+    pub(crate) pods: Arc<Pods>,
 }
 
 /// One mount.
@@ -83,7 +85,7 @@ impl Tally {
     pub(crate) fn snapshot(&self, engine: Option<&Engine>, volumes: Vec<(String, Status)>) -> Snapshot {
         Snapshot {
             engine: engine.map(Engine::status),
-            tenants: engine.map(tenants::of_all).unwrap_or_default(),
+            tenants: engine.map(|engine| tenants::of_all(engine, &self.pods)).unwrap_or_default(),
             shrinkers: engine.map(shrinkers::all).unwrap_or_default(),
             memory_pressure: self.pressure.report(),
             volumes,
@@ -237,8 +239,9 @@ impl Session {
         };
         let tenants = {
             let own = self.state().engine.clone().filter(|_| self.entry.volume.is_none());
-            let of_volume = || volume.as_deref().map(tenants::of).unwrap_or_default();
-            own.as_ref().map_or_else(of_volume, tenants::of_all)
+            let pods = &self.tally.pods;
+            let of_volume = || volume.as_deref().map(|volume| tenants::of(volume, pods)).unwrap_or_default();
+            own.as_ref().map_or_else(of_volume, |engine| tenants::of_all(engine, pods))
         };
         let memory = self.state().engine.as_ref().and_then(|engine| arena_file::missing(engine.arena()));
         let features = front_end.iter().flat_map(|front_end| front_end.missing_features()).collect::<Vec<_>>();

@@ -201,11 +201,14 @@ impl Volumes {
         true
     }
 
-    /// Changes a setting of a tenant.
+    /// Changes a setting of a tenant, or names a pod.
     ///
     /// # Errors
-    /// The tenant or the setting does not exist.
+    /// The tenant or the setting does not exist, or the name is refused.
     pub(crate) fn set_tenant(&self, tenant: &Path, key: &str, value: &str) -> Result<(), Failure> {
+        if key == settings::NAME {
+            return self.shared.tally.pods.set_name(tenant, value);
+        }
         let tenancy = self.shared.tenancy.as_ref().ok_or_else(|| {
             Failure::usage("this daemon has no tenants").advise("set tenant-by in its configuration and restart it")
         })?;
@@ -214,7 +217,11 @@ impl Volumes {
         let config = settings::changed(tenants.get(tenant).copied().unwrap_or_default(), key, value)?;
         let refused = |error: &dyn std::fmt::Display| Failure::usage(format!("tenant {}: {error}", tenant.printable()));
         tenancy.set_config(tenant, config).map_err(|error| refused(&error))?;
-        tenants.insert(tenant.to_path_buf(), config);
+        if config == TenantConfig::default() {
+            tenants.remove(tenant);
+        } else {
+            tenants.insert(tenant.to_path_buf(), config);
+        }
         if let Some(keeper) = &self.shared.keeper {
             keeper.set(&kept::setting_of(tenant, key), value);
         }

@@ -1,0 +1,193 @@
+//! The socket, the calls and the end of the plugin.
+//!
+//! One thread receives and answers; the work of calls is on others ([`super::calls`]).
+
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use slackwater_csi_proto::Topology;
+use slackwater_csi_proto::controller_server::{self, ControllerServer};
+use slackwater_csi_proto::identity_server::{self, IdentityServer};
+use slackwater_csi_proto::node_server::{self, NodeServer};
+use slackwater_fuse::Printable as _;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::codegen::tokio_stream::wrappers::UnixListenerStream;
+use tonic::codegen::{BoxFuture, Service};
+use tonic::transport::Server;
+
+use crate::containers::arguments::{CsiArguments, CsiMode};
+use crate::containers::csi::calls::{Calls, THREADS_MAX};
+use crate::containers::csi::controller::ControllerService;
+use crate::containers::csi::identity::IdentityService;
+use crate::containers::csi::node::NodeService;
+use crate::containers::csi::parameters::Pools;
+use crate::containers::endpoint::Endpoint;
+use crate::containers::node::Node;
+use crate::containers::pods::Api;
+use crate::containers::volumes::Volumes;
+use crate::exit::Failure;
+use crate::os::sys::{Signal, Signals};
+use crate::output::terminal::outln;
+
+/// The time that running calls get at the end. After it they are cut off, as by a kill.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Serves until the end is requested.
+///
+/// # Errors
+/// An argument is wrong, or the endpoint cannot be used.
+///
+/// # Blocking
+/// For as long as the plugin runs.
+pub(crate) fn run(arguments: &CsiArguments) -> Result<(), Failure> {
+    // Before the first thread, because all threads inherit the mask.
+    let signals = Signals::block();
+    let services = Services::of(arguments)?;
+    let (endpoint, listener) = Endpoint::listen(&arguments.endpoint)?;
+    let failed = |error: io::Error| Failure::failed(format!("cannot serve {}: {error}", endpoint.path().printable()));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(THREADS_MAX)
+        .build()
+        .map_err(failed)?;
+    let (asks, asked) = oneshot::channel();
+    std::thread::Builder::new().name("sw-signals".into()).spawn(move || asks.send(signals.wait())).map_err(failed)?;
+    let served = runtime.block_on(serve(services, listener, asked, || {
+        outln!("Listening at {}. End with Ctrl-C or SIGTERM.", endpoint.path().printable());
+    }));
+    drop(endpoint);
+    // Threads that wait for a hung source end with the process.
+    runtime.shutdown_background();
+    served.map_err(|error| Failure::failed(format!("cannot serve: {error}")))
+}
+
+async fn serve(
+    services: Services,
+    listener: UnixListener,
+    asked: oneshot::Receiver<Signal>,
+    ready: impl FnOnce(),
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
+    let stop = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stop);
+    let server =
+        Server::builder().serve_with_incoming_shutdown(services, incoming, async move { stopped.notified().await });
+    let mut server = std::pin::pin!(server);
+    ready();
+    tokio::select! {
+        ended = &mut server => return ended.map_err(io::Error::other),
+        // An error: the thread is gone, and with it the way to end in order.
+        _ = asked => {}
+    }
+    stop.notify_one();
+    // Those that are cut off are repeated by the platform.
+    match timeout(ENDS_WITHIN, server).await {
+        Ok(ended) => ended.map_err(io::Error::other),
+        Err(_) => Ok(()),
+    }
+}
+
+/// The services of a plugin; the name of a call selects one.
+#[derive(Clone)]
+struct Services {
+    identity: IdentityServer<IdentityService>,
+    controller: Option<ControllerServer<ControllerService>>,
+    node: Option<NodeServer<NodeService>>,
+}
+
+impl Services {
+    fn of(arguments: &CsiArguments) -> Result<Self, Failure> {
+        let [has_controller, has_node] =
+            [CsiMode::Controller, CsiMode::Node].map(|mode| arguments.mode == mode || arguments.mode == CsiMode::All);
+        let calls = Arc::new(Calls::new());
+        let segments = arguments.topology.iter().cloned().collect();
+        let topology = (!arguments.topology.is_empty()).then_some(Topology { segments });
+        let node = match has_node {
+            true => Some(Arc::new(Node::new(arguments.at().path()?, arguments.unmount_deadline))),
+            false => None,
+        };
+        let volumes = match has_controller {
+            true => Some(volumes_of(arguments)?),
+            false => None,
+        };
+        // With a pool on each machine, the records of a volume are on its own.
+        let on_node = volumes.clone().filter(|_| node.is_some() && topology.is_some());
+        let controller = match volumes {
+            Some(volumes) => Some(ControllerServer::new(ControllerService {
+                calls: Arc::clone(&calls),
+                volumes,
+                pools: Pools::parse(&arguments.pool)?,
+                node: node.clone(),
+                topology: topology.clone(),
+                expands: on_node.is_none(),
+            })),
+            None => None,
+        };
+        let identity = IdentityServer::new(IdentityService {
+            calls: Arc::clone(&calls),
+            node: node.clone(),
+            has_controller,
+            has_topology: topology.is_some(),
+        });
+        let id = arguments.node_id.clone().unwrap_or_else(host_name);
+        let node = node.map(|node| {
+            NodeServer::new(NodeService { calls, node, volumes: on_node, id, topology, api: Api::of_cluster() })
+        });
+        Ok(Self { identity, controller, node })
+    }
+}
+
+/// The records of volumes. What a plugin that was killed had begun is finished beside the calls.
+fn volumes_of(arguments: &CsiArguments) -> Result<Volumes, Failure> {
+    let volumes = Volumes::open(&arguments.state)?;
+    let finished = volumes.clone();
+    std::thread::Builder::new()
+        .name("sw-finish".into())
+        .spawn(move || finished.finish())
+        .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
+    Ok(volumes)
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+impl Service<Request<Body>> for Services {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let call = request.uri().path().to_owned();
+        let service = call.split('/').nth(1).unwrap_or_default();
+        let answered = match (service, &mut self.controller, &mut self.node) {
+            (identity_server::SERVICE_NAME, _, _) => self.identity.call(request),
+            (controller_server::SERVICE_NAME, Some(controller), _) => controller.call(request),
+            (node_server::SERVICE_NAME, _, Some(node)) => node.call(request),
+            _ => Box::pin(async { Ok(Status::unimplemented("this plugin does not have that service").into_http()) }),
+        };
+        Box::pin(async move {
+            let answer = answered.await?;
+            // I3: the name and the outcome.
+            match Status::from_header_map(answer.headers()) {
+                Some(status) => tracing::info!(call, code = ?status.code(), reason = status.message(), "failed"),
+                None => tracing::info!(call, "answered"),
+            }
+            Ok(answer)
+        })
+    }
+}

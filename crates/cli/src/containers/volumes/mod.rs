@@ -1,0 +1,283 @@
+//! The volumes of a plugin: their records, and how they are made and removed.
+//!
+//! ```text
+//! id         from the name of a volume to its id
+//! pool       where volumes are made
+//! record     a volume as its file records it
+//! files      the files of records: atomic, durable, with a lock for each volume
+//! place      the source of a volume, by the kind of its pool
+//! directory  volumes that are directories
+//! error      why a call fails
+//! ```
+//!
+//! # Invariants
+//! V1. A volume is *ready* from the moment at which its record says so, until its removal begins. Only then do other
+//!     calls show it. Its source is complete as long as it is ready.
+//! V2. A record exists before the source is made and until it is gone. So nothing is left behind by a process that was
+//!     killed: [`Volumes::finish`] or the next call on the volume undoes what was not ready, and continues a removal.
+//! V3. Calls on one volume exclude one another, in other threads and processes too; calls on different ones do not.
+//! V4. Nothing is removed because a record is missing or unreadable.
+
+mod directory;
+mod error;
+mod files;
+mod id;
+mod place;
+mod pool;
+mod record;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use slackwater_arena::size;
+
+pub(crate) use self::error::VolumeError;
+pub(crate) use self::pool::Pool;
+pub(crate) use self::record::Record;
+
+use self::files::Files;
+use self::record::{State, Stored};
+use crate::containers::limits::{Limits, shown};
+use crate::exit::Failure;
+
+/// Largest size, as file systems and protocols count.
+const BYTES_MAX: u64 = i64::MAX.cast_unsigned();
+
+/// A volume to be made.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct NewVolume {
+    /// As the platform gives it: any text of 1 to 1024 bytes.
+    pub(crate) name: String,
+    pub(crate) pool: Pool,
+    /// Its least size.
+    pub(crate) required_bytes: Option<u64>,
+    /// Its largest size.
+    pub(crate) limit_bytes: Option<u64>,
+    pub(crate) limits: Limits,
+}
+
+/// The volumes whose records are in a directory. Clones share it. All calls block on the file system, those that make and
+/// remove volumes also for the store and for other calls on the same volume.
+#[derive(Clone, Debug)]
+pub(crate) struct Volumes {
+    files: Files,
+}
+
+impl Volumes {
+    /// The volumes with records in `state`, which is created if it does not exist. [`Volumes::finish`] should follow.
+    ///
+    /// # Errors
+    /// The directory cannot be created or read.
+    pub(crate) fn open(state: &Path) -> Result<Self, Failure> {
+        Ok(Self { files: Files::open(state)? })
+    }
+
+    /// Finishes what processes that were killed had begun: removals are continued, volumes that were not ready are undone
+    /// (V2). What fails is logged, and left for the next call on the volume.
+    ///
+    /// # Blocking
+    /// Until the data of these volumes is deleted. Calls on other volumes can be made meanwhile.
+    pub(crate) fn finish(&self) {
+        let log = |error: VolumeError| tracing::warn!(%error, "cannot finish an interrupted call on a volume");
+        match self.files.ids() {
+            Ok(ids) => ids.iter().filter_map(|id| self.finish_one(id).err()).for_each(log),
+            Err(error) => log(error),
+        }
+    }
+
+    fn finish_one(&self, id: &str) -> Result<(), VolumeError> {
+        let _lock = self.files.lock(id)?;
+        match self.files.read(id)? {
+            Some(stored) if stored.state != State::Ready => self.clear(&stored),
+            _ => self.files.remove_next(id),
+        }
+    }
+
+    /// Makes a volume. If there is one of this name, and it is as wanted, returns that one.
+    ///
+    /// # Errors
+    /// [`VolumeError::Different`] if there is one that is not as wanted. Otherwise nothing is left.
+    pub(crate) fn create(&self, wanted: &NewVolume) -> Result<Record, VolumeError> {
+        let id = id_of(&wanted.name)?;
+        let bytes = wanted.bytes()?;
+        wanted.check_limits()?;
+        let _lock = self.files.lock(&id)?;
+        if let Some(stored) = self.files.read(&id)? {
+            match stored.state {
+                State::Ready => return wanted.check_same(stored.record),
+                State::Making | State::Removing => self.clear(&stored)?,
+            }
+        }
+        let source = wanted.pool.source_of(&id);
+        let (name, pool, limits) = (wanted.name.clone(), wanted.pool.clone(), wanted.limits.clone());
+        let record = Record { id, name, pool, source, bytes, limits };
+        place::check(&record)?;
+        self.files.write(&Stored::new(State::Making, &record))?;
+        let made = place::make(&record).and_then(|()| self.files.write(&Stored::new(State::Ready, &record)));
+        if let Err(error) = made {
+            // What cannot be undone now is undone later (V2).
+            if let Err(error) = self.clear(&Stored::new(State::Making, &record)) {
+                tracing::warn!(%error, "cannot undo the making of a volume");
+            }
+            return Err(error);
+        }
+        Ok(record)
+    }
+
+    /// The volume with this id, if it is ready.
+    ///
+    /// # Errors
+    /// Its record is unreadable.
+    pub(crate) fn get(&self, id: &str) -> Result<Option<Record>, VolumeError> {
+        let stored = if id::is_valid(id) { self.files.read(id)? } else { None };
+        Ok(stored.filter(|stored| stored.state == State::Ready).map(|stored| stored.record))
+    }
+
+    /// The volume of this name, if it is ready.
+    ///
+    /// # Errors
+    /// Its record is unreadable.
+    pub(crate) fn named(&self, name: &str) -> Result<Option<Record>, VolumeError> {
+        Ok(self.get(&id::of(name))?.filter(|record| record.name == name))
+    }
+
+    /// All volumes that are ready, sorted by id.
+    ///
+    /// # Errors
+    /// A record is unreadable. A list without it would look as if its volume were gone.
+    pub(crate) fn list(&self) -> Result<Vec<Record>, VolumeError> {
+        self.files.ids()?.iter().filter_map(|id| self.get(id).transpose()).collect()
+    }
+
+    /// Makes a volume larger. One that has this size or more stays as it is.
+    ///
+    /// # Errors
+    /// There is no such volume, or no volume can have the size.
+    pub(crate) fn resize(&self, id: &str, bytes: u64) -> Result<Record, VolumeError> {
+        if !id::is_valid(id) {
+            return Err(VolumeError::missing(id));
+        }
+        check_size(bytes)?;
+        let _lock = self.files.lock(id)?;
+        let Some(stored) = self.files.read(id)?.filter(|stored| stored.state == State::Ready) else {
+            return Err(VolumeError::missing(id));
+        };
+        if stored.record.bytes.is_some_and(|present| present >= bytes) {
+            return Ok(stored.record);
+        }
+        let record = Record { bytes: Some(bytes), ..stored.record };
+        place::resize(&record)?;
+        self.files.write(&Stored::new(State::Ready, &record))?;
+        Ok(record)
+    }
+
+    /// Removes a volume and its data; the data of [`Pool::Existing`] stays. If there is no such volume, that is no error.
+    ///
+    /// # Errors
+    /// [`VolumeError::Busy`] if a process uses the volume, which stays as it is. After another error, it may be gone in
+    /// part, and the call can be repeated.
+    pub(crate) fn remove(&self, id: &str) -> Result<(), VolumeError> {
+        if !id::is_valid(id) {
+            return Ok(());
+        }
+        let _lock = self.files.lock(id)?;
+        match self.files.read(id)? {
+            Some(stored) => self.clear(&stored),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes a volume in any state, or what is left of it. The caller has the lock.
+    fn clear(&self, stored: &Stored) -> Result<(), VolumeError> {
+        let record = &stored.record;
+        let begin = || match stored.state {
+            State::Removing => Ok(()),
+            State::Ready | State::Making => self.files.write(&Stored::new(State::Removing, record)),
+        };
+        let removed = match stored.state {
+            State::Making => place::undo(record),
+            State::Ready | State::Removing => place::remove(record, begin),
+        };
+        match removed {
+            Ok(()) => self.files.remove(&record.id),
+            // Nothing was changed (V1).
+            Err(busy @ VolumeError::Busy(_)) if stored.state == State::Ready => {
+                self.files.write(stored)?;
+                Err(busy)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl NewVolume {
+    /// The size that it gets.
+    fn bytes(&self) -> Result<Option<u64>, VolumeError> {
+        for bytes in [self.required_bytes, self.limit_bytes].into_iter().flatten() {
+            check_size(bytes)?;
+        }
+        match (self.required_bytes, self.limit_bytes) {
+            (Some(required), Some(limit)) if required > limit => Err(VolumeError::OutOfRange(Failure::usage(format!(
+                "the volume must have at least {} and at most {}",
+                size::text(required),
+                size::text(limit)
+            )))),
+            (required, limit) => Ok(required.or(limit)),
+        }
+    }
+
+    fn check_limits(&self) -> Result<(), VolumeError> {
+        let refused = |key: &str, others: &str, these: &str| {
+            let text = format!("slackwater.{key} is for volumes in {others}, and the pool is {these}");
+            Err(VolumeError::Invalid(Failure::usage(text).advise("leave it out, or choose another pool")))
+        };
+        let (store, directory) = ("an object store", "a directory");
+        match self.pool.is_store() {
+            true if self.limits.quota_inodes.is_some() => refused("quota-inodes", directory, store),
+            false if self.limits.upload_limit.is_some() => refused("upload-limit", store, directory),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the volume that exists, if it is as this one is wanted.
+    fn check_same(&self, present: Record) -> Result<Record, VolumeError> {
+        let name = shown(&self.name);
+        let different = |what: &str| {
+            let text = format!("there is a volume \"{name}\" already, with another {what}");
+            Err(VolumeError::Different(
+                Failure::failed(text).advise("choose another name, or remove that volume first"),
+            ))
+        };
+        let is_large_enough = self.required_bytes.is_none_or(|least| present.bytes.is_some_and(|bytes| bytes >= least));
+        let is_small_enough = self.limit_bytes.is_none_or(|most| present.bytes.is_some_and(|bytes| bytes <= most));
+        if present.name != self.name {
+            different("name and the same id")
+        } else if present.pool != self.pool {
+            different("pool")
+        } else if present.limits != self.limits {
+            different("set of limits")
+        } else if !is_large_enough || !is_small_enough {
+            different("size")
+        } else {
+            Ok(present)
+        }
+    }
+}
+
+/// The id of a volume that can have this name.
+fn id_of(name: &str) -> Result<String, VolumeError> {
+    if (1..=id::NAME_BYTES_MAX).contains(&name.len()) {
+        return Ok(id::of(name));
+    }
+    let text = format!("\"{}\" is not a name for a volume", shown(name));
+    Err(VolumeError::Invalid(Failure::usage(text).advise(format!("use 1 to {} bytes", id::NAME_BYTES_MAX))))
+}
+
+fn check_size(bytes: u64) -> Result<(), VolumeError> {
+    if (1..=BYTES_MAX).contains(&bytes) {
+        return Ok(());
+    }
+    let text = format!("a volume cannot have a size of {bytes} bytes");
+    Err(VolumeError::OutOfRange(Failure::usage(text).advise(format!("use 1 to {BYTES_MAX} bytes"))))
+}

@@ -1,0 +1,87 @@
+//! Making and removing the source of a volume, by the kind of its pool.
+
+use crate::containers::volumes::directory;
+use crate::containers::volumes::error::VolumeError;
+use crate::containers::volumes::pool::Pool;
+use crate::containers::volumes::record::Record;
+use crate::{object, source};
+
+/// Refuses a volume whose source exists already, or the other way round for [`Pool::Existing`].
+///
+/// # Errors
+/// The refusal, or the file system or the store failed.
+///
+/// # Blocking
+/// For the store.
+pub(super) fn check(record: &Record) -> Result<(), VolumeError> {
+    match &record.pool {
+        Pool::Directory(pool) => directory::check_absent(pool, &record.id),
+        // Its prefix is new.
+        Pool::Store(_) => Ok(()),
+        Pool::Existing(place) if source::is_url(place) => {
+            object::find(&record.source, true)?;
+            Ok(())
+        }
+        Pool::Existing(place) => directory::check_present(place),
+    }
+}
+
+/// Makes the source of a volume.
+///
+/// # Errors
+/// The file system or the store failed. [`undo`] removes what was made.
+///
+/// # Blocking
+/// For the store.
+pub(super) fn make(record: &Record) -> Result<(), VolumeError> {
+    match &record.pool {
+        Pool::Directory(pool) => directory::make(pool, record),
+        Pool::Store(_) => Ok(object::make_volume(&record.source)?),
+        Pool::Existing(_) => Ok(()),
+    }
+}
+
+/// Gives a volume the size of its record.
+///
+/// # Errors
+/// The file system refuses.
+pub(super) fn resize(record: &Record) -> Result<(), VolumeError> {
+    match &record.pool {
+        Pool::Directory(pool) => directory::limit(&pool.join(&record.id), record),
+        Pool::Store(_) | Pool::Existing(_) => Ok(()),
+    }
+}
+
+/// Removes what a call that made a volume has left. Nothing has used it.
+///
+/// # Errors
+/// The file system or the store failed.
+///
+/// # Blocking
+/// For the store.
+pub(super) fn undo(record: &Record) -> Result<(), VolumeError> {
+    match &record.pool {
+        Pool::Directory(pool) => directory::undo(pool, &record.id),
+        Pool::Store(_) => Ok(object::delete_volume(&record.source)?),
+        Pool::Existing(_) => Ok(()),
+    }
+}
+
+/// Removes the source of a volume, or what an interrupted removal has left of it. `begin` is called before anything is
+/// changed.
+///
+/// # Errors
+/// [`VolumeError::Busy`], with nothing changed: a process uses the volume. Otherwise the call can be repeated.
+///
+/// # Blocking
+/// Until all data is deleted.
+pub(super) fn remove(record: &Record, begin: impl FnOnce() -> Result<(), VolumeError>) -> Result<(), VolumeError> {
+    match &record.pool {
+        Pool::Directory(pool) => directory::remove(pool, &record.id, begin),
+        Pool::Store(_) => {
+            begin()?;
+            Ok(object::delete_volume(&record.source)?)
+        }
+        Pool::Existing(_) => begin(),
+    }
+}

@@ -1,0 +1,22 @@
+//! The plugin `slackwater csi` and a daemon, by the protocol: checked by csi-sanity, and by calls of a client.
+//!
+//! These tests need root and /dev/fuse. Those with csi-sanity need Go, and are skipped without it.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod client;
+mod failures;
+mod killing_proxy;
+mod life;
+#[allow(dead_code, reason = "a part of what other test programs use")]
+#[path = "../../../fuse/tests/needs/mod.rs"]
+mod needs;
+mod node;
+mod options;
+mod plugin;
+#[allow(dead_code, reason = "these tests use a part of it")]
+#[path = "../daemon/process.rs"]
+mod process;
+#[path = "../rig/mod.rs"]
+mod rig;
+mod sanity;

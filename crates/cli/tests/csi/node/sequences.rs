@@ -1,0 +1,135 @@
+//! Random sequences of calls for two volumes, each against a model of its state. A call is made once or three times at once,
+//! and the plugin is killed during some of them.
+//!
+//! `SLACKWATER_CSI_SEQUENCES` is the number of sequences, 10,000 for a long run. `SLACKWATER_SEED` repeats one.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use slackwater_backends::Random;
+
+use crate::node::machine::{Call, Machine, TARGETS, Volume, wait_ended};
+use crate::node::model::Model;
+use crate::rig::{need_fuse, runs};
+
+const CALLS: u64 = 14;
+/// One call in so many is cut off by a kill.
+const KILLS: u64 = 6;
+/// A plugin is killed at most so long after a call has been sent.
+const KILLED_WITHIN_US: u64 = 15_000;
+
+/// A volume, its model, and the text that was written to it last.
+struct Subject {
+    volume: Volume,
+    model: Model,
+    written: Option<String>,
+}
+
+#[test]
+fn random_sequences_of_calls_agree_with_the_model() {
+    need_fuse();
+    let mut machine = Machine::start();
+    let alone = runs("SLACKWATER_SEED", u64::MAX);
+    let seeds = if alone == u64::MAX { 0..runs("SLACKWATER_CSI_SEQUENCES", 100) } else { alone..alone + 1 };
+    for seed in seeds {
+        sequence(&mut machine, seed);
+    }
+    machine.end();
+}
+
+fn sequence(machine: &mut Machine, seed: u64) {
+    let random = &mut Random::new(seed);
+    let mut subjects = ["a", "b"].map(|name| {
+        let mut model = Model::default();
+        model.answer(Call::Create).unwrap();
+        Subject { volume: machine.create(&format!("{name}-{seed}")), model, written: None }
+    });
+    let mut history = Vec::new();
+    for step in 0..CALLS {
+        let subject = &mut subjects[random.below(2) as usize];
+        let call = draw(random);
+        history.push(format!("{} {call:?}", subject.volume.name));
+        let about = || format!("repeat with SLACKWATER_SEED={seed}; {history:#?}");
+        make(machine, subject, call, random, &about);
+        if step % 2 == 0 {
+            write(subject, &format!("{seed} {step}"), &about);
+        }
+    }
+    let about = || format!("repeat with SLACKWATER_SEED={seed}; {history:#?}");
+    for subject in &mut subjects {
+        for target in 0..TARGETS {
+            make(machine, subject, Call::Unpublish { target }, random, &about);
+        }
+        make(machine, subject, Call::Unstage, random, &about);
+        make(machine, subject, Call::Delete, random, &about);
+    }
+    machine.expect_nothing();
+    for Subject { volume, .. } in subjects {
+        fs::remove_dir_all(volume.staging().parent().unwrap()).unwrap();
+    }
+}
+
+/// Calls that take a volume on come more often than others.
+fn draw(random: &mut Random) -> Call {
+    let target = random.below(TARGETS as u64) as usize;
+    match random.below(16) {
+        0 => Call::Create,
+        1 => Call::Delete,
+        2..=5 => Call::Stage,
+        6..=7 => Call::Unstage,
+        8..=11 => Call::Publish { target, read_only: random.below(3) == 0 },
+        12..=14 => Call::Unpublish { target },
+        _ => Call::Stats { target },
+    }
+}
+
+/// Makes a call and compares the answers with the model's.
+fn make(machine: &mut Machine, subject: &mut Subject, call: Call, random: &mut Random, about: &dyn Fn() -> String) {
+    let Subject { volume, model, written } = subject;
+    let times = if random.below(2) == 0 { 3 } else { 1 };
+    if random.below(KILLS) == 0 {
+        let delay = Duration::from_micros(random.below(KILLED_WITHIN_US));
+        machine.cut_off(volume, call, times, delay);
+    }
+    let was_in_daemon = model.is_in_daemon();
+    let expected = model.answer(call);
+    for answer in machine.at_once(volume, call, times) {
+        let is_expected = match (&answer, expected) {
+            (Ok(()), Ok(())) | (Err(_), Err(None)) => true,
+            (Err(status), Err(Some(code))) => status.code == code,
+            _ => false,
+        };
+        assert!(is_expected, "{call:?} has to answer {expected:?}, and answers {answer:?}\n{}", about());
+    }
+    if was_in_daemon && !model.is_in_daemon() {
+        // After an unstage it has; after the last of other directories it takes a moment.
+        if call != Call::Unstage {
+            wait_ended(machine, volume);
+        }
+        // N3: all that was written is in the source.
+        let found = fs::read_to_string(volume.source().join("file")).ok();
+        assert_eq!(found, *written, "{}", about());
+    }
+    if !model.exists() {
+        *written = None;
+    }
+    let mounted = machine.mounts();
+    for target in 0..TARGETS {
+        let is_mounted = mounted.iter().any(|point| *point == volume.target(target).to_string_lossy());
+        let is_published = model.published().any(|(number, _)| number == target);
+        assert_eq!(is_mounted, is_published, "target {target} after {call:?}, {}", about());
+    }
+}
+
+/// Writes in each directory that shows the volume.
+fn write(subject: &mut Subject, text: &str, about: &dyn Fn() -> String) {
+    for (target, is_read_only) in subject.model.published() {
+        let wrote = fs::write(subject.volume.target(target).join("file"), text);
+        match wrote {
+            Ok(()) if !is_read_only => subject.written = Some(text.to_owned()),
+            Err(error) if is_read_only && error.kind() == ErrorKind::ReadOnlyFilesystem => {}
+            other => panic!("a write, read-only {is_read_only}: {other:?}\n{}", about()),
+        }
+    }
+}
