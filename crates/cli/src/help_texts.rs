@@ -367,6 +367,7 @@ Options of `docker volume create`:
                         this URL as an object volume
   source=PLACE          use this directory or object volume, which
                         exists already; removal leaves it alone
+  size=SIZE             its size, where the file system has quotas
   slackwater.KEY=VALUE  limits; docs/DOCKER.md lists them
 
 An unmount that succeeds has made everything durable. docs/DOCKER.md

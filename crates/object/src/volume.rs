@@ -314,7 +314,7 @@ pub fn gc(
 }
 
 /// Deletes a volume and all of its objects, or what an interrupted deletion has left. It is no error if there is none.
-/// From the first object on that is deleted, there is no volume for anyone.
+/// Once the first object is deleted, no process can open the volume.
 ///
 /// # Errors
 /// A process has the volume for writing: nothing is deleted then. Or the store failed, and the call can be repeated.

@@ -141,7 +141,7 @@ fn count(value: &str) -> Result<u64, String> {
     value.parse().ok().filter(|count| *count > 0).ok_or_else(|| "not a positive whole number".to_owned())
 }
 
-/// A text of a stranger, for a message that quotes it.
+/// A text from outside, for a message that quotes it.
 pub(super) fn shown(text: &str) -> String {
     if text.is_empty() {
         return String::new();

@@ -37,7 +37,11 @@ fn a_volume_is_mounted_for_its_users_with_the_plugin_killed_between_all_calls() 
     };
     let (data, one, two) =
         (json!({ "Name": "data" }), json!({ "Name": "data", "ID": "1" }), json!({ "Name": "data", "ID": "2" }));
-    twice(&mut plugin, "Create", &json!({ "Name": "data", "Opts": { "slackwater.dirty-limit": "16MiB" } }));
+    twice(
+        &mut plugin,
+        "Create",
+        &json!({ "Name": "data", "Opts": { "slackwater.dirty-limit": "16MiB", "size": "1GiB" } }),
+    );
     twice(&mut plugin, "Path", &data);
     assert_eq!(plugin.done("Path", &data)["Mountpoint"], "");
     twice(&mut plugin, "Mount", &one);
@@ -51,6 +55,7 @@ fn a_volume_is_mounted_for_its_users_with_the_plugin_killed_between_all_calls() 
     let volume = plugin.done("Get", &data)["Volume"].take();
     assert_eq!((&volume["Name"], &volume["Mountpoint"]), (&json!("data"), &json!(mountpoint)));
     assert_eq!(volume["Status"]["users"], json!(["1", "2"]));
+    assert_eq!(volume["Status"]["bytes"], 1 << 30);
     assert_eq!(volume["Status"]["limits"]["slackwater.dirty-limit"], (16 << 20).to_string());
 
     twice(&mut plugin, "Unmount", &one);

@@ -34,6 +34,9 @@ fn wrong_calls_are_refused_and_change_nothing() {
         (json!({ "pool": "relative" }), "absolute path"),
         (json!({ "pool": "/a", "source": "/b" }), "exclude each other"),
         (json!({ "source": "/does/not/exist" }), "there is no directory /does/not/exist"),
+        (json!({ "size": "large" }), "write for example 256MiB"),
+        (json!({ "size": "1GiB", "source": "/" }), "made in a directory"),
+        (json!({ "size": "0" }), "cannot have a size of 0 bytes"),
         (json!({ "slackwater.dirty-limit": "lots" }), "slackwater.dirty-limit=64MiB"),
         (json!({ "slackwater.limit": "1" }), "known attributes"),
         (json!({ "slackwater.upload-limit": "1MiB" }), "an object store"),
@@ -103,7 +106,7 @@ fn without_a_daemon_volumes_are_made_and_not_mounted() {
     plugin.done("Create", &json!({ "Name": "data" }));
     let text = plugin.refused("Mount", &json!({ "Name": "data", "ID": "1" }), 503);
     assert!(text.contains("daemon"), "{text}");
-    assert_eq!(plugin.done("Path", &json!({ "Name": "data" }))["Mountpoint"], "", "it is not mounted for anyone");
+    assert_eq!(plugin.done("Path", &json!({ "Name": "data" }))["Mountpoint"], "", "it is not mounted");
 
     let mut daemon = Daemon::start(&scratch, "");
     let mountpoint = plugin.mount("data", "1");

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hyper::StatusCode;
 use rustix::io::Errno;
 use serde_json::{Value, json};
+use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 
 use crate::containers::docker::messages::{Answer, Request};
@@ -78,19 +79,17 @@ impl Driver {
 
     fn create(&self, request: &Request) -> Outcome {
         let options = request.opts.clone().unwrap_or_default();
-        let (pool, limits) = self.options(options)?;
-        let name = request.name.clone();
-        self.volumes.create(&NewVolume { name, pool, required_bytes: None, limit_bytes: None, limits })?;
+        self.volumes.create(&self.wanted(&request.name, options)?)?;
         Ok(json!({}))
     }
 
-    /// The options of `docker volume create`.
-    fn options(&self, options: BTreeMap<String, String>) -> Result<(Pool, Limits), Failure> {
+    /// The volume that `docker volume create` asks for.
+    fn wanted(&self, name: &str, options: BTreeMap<String, String>) -> Result<NewVolume, Failure> {
         let limits = Limits::parse(&options)?;
-        let known = |key: &str| ["pool", "source"].contains(&key) || key.starts_with("slackwater.");
+        let known = |key: &str| ["pool", "size", "source"].contains(&key) || key.starts_with("slackwater.");
         if let Some(key) = options.keys().find(|key| !known(key)) {
             return Err(Failure::usage(format!("unknown option \"{}\"", shown(key)))
-                .advise("use pool=PLACE or source=PLACE, and slackwater.dirty-limit=SIZE and the like"));
+                .advise("use pool=PLACE or source=PLACE, size=SIZE, and slackwater.dirty-limit=SIZE and the like"));
         }
         let pool = match (options.get("pool"), options.get("source"), &self.pool) {
             (Some(_), Some(_), _) => {
@@ -105,7 +104,12 @@ impl Driver {
                     .advise("add -o pool=/srv/pool, or start the plugin with --pool /srv/pool"));
             }
         };
-        Ok((pool, limits))
+        let bytes = options.get("size").map(|size| size_of(size)).transpose()?;
+        if bytes.is_some() && !matches!(pool, Pool::Directory(_)) {
+            return Err(Failure::usage("the option size is for volumes that are made in a directory")
+                .advise("leave it out, or choose another pool"));
+        }
+        Ok(NewVolume { name: name.to_owned(), pool, required_bytes: bytes, limit_bytes: bytes, limits })
     }
 
     fn get(&self, request: &Request) -> Outcome {
@@ -114,6 +118,7 @@ impl Driver {
         volume["Status"] = json!({
             "id": record.id,
             "source": record.source,
+            "bytes": record.bytes,
             "limits": record.limits.attributes(),
             "users": self.users.of(&record.id)?,
         });
@@ -231,6 +236,10 @@ fn make_mountpoint(path: &Path) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+fn size_of(text: &str) -> Result<u64, Failure> {
+    size::parse(text).map_err(|error| Failure::usage(format!("size=\"{}\": {error}", shown(text))))
 }
 
 fn check_user(id: &str) -> Result<(), Failure> {

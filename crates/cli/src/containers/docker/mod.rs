@@ -7,7 +7,7 @@
 //! server    HTTP on the socket; the end of the plugin
 //! messages  requests and answers
 //! driver    what a call does
-//! users     who has a volume mounted
+//! users     the users of mounted volumes
 //! ```
 //!
 //! # Invariants

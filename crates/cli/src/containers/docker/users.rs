@@ -1,12 +1,12 @@
-//! Who has a volume mounted.
+//! The users of mounted volumes.
 //!
 //! The platform gives each mount an id, and gives the same id back when it no longer needs the mount. The ids are in a
 //! file for each volume, so that a plugin that was killed knows them after a restart.
 //!
 //! # Invariants
 //! C1. An id counts once, however often it is added or removed: platforms repeat calls.
-//! C2. Ids of an earlier boot do not count: their containers are gone, and nobody gives them back.
-//! C3. A file that cannot be read is an error, and never "nobody": the volume stays mounted.
+//! C2. Ids of an earlier boot do not count: their containers are gone, and will not give them back.
+//! C3. A file that cannot be read is an error, and does not mean that there are no users: the volume stays mounted.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};

@@ -11,7 +11,7 @@
 //!     is durable when [`Files::write`] returns.
 //! R2. Only the holder of a volume's lock writes or removes its files. The lock is flock(2), so it ends with the process.
 //! R3. The holder removes the lock's file before it releases it. So a lock counts only if its file still has its name.
-//! R4. A record that cannot be read is never replaced or removed: every call on the volume fails until somebody repairs it.
+//! R4. A record that cannot be read is never replaced or removed: every call on the volume fails until the file is repaired.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _};

@@ -6,8 +6,8 @@
 //! # Invariants
 //! D1. An id has at most 64 bytes: letters, digits, dots, dashes and underscores; it begins with a letter or digit.
 //! D2. The id of a name never changes, in later versions too: records and directories have it as their name.
-//! D3. Two names may have one id, if somebody searches for them for long enough. A record has the whole name, so that the
-//!     second of them is refused.
+//! D3. The hash has 64 bits, so two names with the same id can be found by a long search. A record has the whole name, and
+//!     the second of them is refused.
 
 use sha2::{Digest, Sha256};
 
