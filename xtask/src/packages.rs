@@ -23,6 +23,7 @@ pub(crate) const FOR_TESTS: &[Program] = &[
     ("fuser", "psmisc"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
+    ("go", "golang-go"),
     ("openssl", "openssl"),
     ("pg_ctlcluster", "postgresql"),
     ("prometheus", "prometheus"),

@@ -175,7 +175,7 @@ impl Service<Request<Body>> for Services {
             let answer = answered.await?;
             // I3: the name and the outcome.
             match Status::from_header_map(answer.headers()) {
-                Some(status) => tracing::info!(call, code = ?status.code(), message = status.message(), "failed"),
+                Some(status) => tracing::info!(call, code = ?status.code(), reason = status.message(), "failed"),
                 None => tracing::info!(call, "answered"),
             }
             Ok(answer)

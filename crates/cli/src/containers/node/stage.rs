@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 
 use crate::containers::node::{Node, NodeError, cannot};
@@ -15,7 +16,7 @@ use crate::source;
 use crate::volume::endpoints::{is_dead, name_of};
 use crate::volume::name::VolumeName;
 
-/// Interval between two looks at data that an earlier daemon left.
+/// Interval between two looks at an unmount that is running, or at data that an earlier daemon left.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A volume to mount.
@@ -86,27 +87,43 @@ impl Node {
     pub(crate) fn unstage(&self, id: &str, path: &Path) -> Result<(), NodeError> {
         // Of a directory that does not exist, the name is as good.
         let path = name_of(path).unwrap_or_else(|_| path.to_path_buf());
-        match self.daemon.find(id)? {
-            Some(listed) if listed.mountpoint == path => self.daemon.umount(id, self.unmount_deadline),
-            Some(_) => Ok(()),
-            None => {
-                self.wait_written_back(id)?;
-                free_dead(&path)
+        let since = Instant::now();
+        loop {
+            let left = self.unmount_deadline.saturating_sub(since.elapsed());
+            let listed = match self.daemon.find(id)? {
+                Some(listed) if listed.mountpoint == path => listed,
+                Some(_) => return Ok(()),
+                None => {
+                    self.wait_written_back(id, left)?;
+                    return free_dead(&path);
+                }
+            };
+            match self.daemon.umount(id, left) {
+                // The unmount of an earlier call, which was cut off, is still running.
+                Err(NodeError::State(_)) if self.is_unmounting(id)? => {}
+                outcome => return outcome,
             }
+            if left.is_zero() {
+                let bytes = size::text(listed.bytes_left);
+                let what = format!("the deadline passed with {bytes} unwritten; {} is still mounted", path.printable());
+                return Err(NodeError::Deadline(Failure::failed(what).advise("nothing is lost; repeat the call")));
+            }
+            thread::sleep(LOOK);
         }
     }
 
+    fn is_unmounting(&self, id: &str) -> Result<bool, NodeError> {
+        let listed = self.daemon.find(id)?;
+        Ok(listed.is_none_or(|listed| matches!(listed.phase, Phase::Unmounting | Phase::Flushing)))
+    }
+
     /// N3, for a volume whose daemon has died: the next one writes its data back.
-    fn wait_written_back(&self, id: &str) -> Result<(), NodeError> {
+    fn wait_written_back(&self, id: &str, within: Duration) -> Result<(), NodeError> {
         let since = Instant::now();
         loop {
             let left = self.daemon.list()?.left;
-            let Some(source) =
-                left.into_iter().find(|source| Path::new(source).file_name().is_some_and(|name| name == id))
-            else {
-                return Ok(());
-            };
-            if since.elapsed() >= self.unmount_deadline {
+            let Some(source) = left.into_iter().find(|source| is_of(source, id)) else { return Ok(()) };
+            if since.elapsed() >= within {
                 let what = format!(
                     "the deadline passed, and data of {} that a dead daemon left is unwritten",
                     source.printable()
@@ -118,6 +135,13 @@ impl Node {
             thread::sleep(LOOK);
         }
     }
+}
+
+/// Whether a source is that of a volume which was made for this id: it ends with the id, in an object store also with a
+/// number after it.
+fn is_of(source: &str, id: &str) -> bool {
+    let name = source.rsplit('/').next().unwrap_or_default();
+    name.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 /// Whether the volume is mounted at `path` as wanted.
@@ -172,6 +196,12 @@ fn free_dead(path: &Path) -> Result<(), NodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_source_of_a_volume_ends_with_its_id() {
+        assert!(is_of("/srv/pool/a-1", "a-1") && is_of("s3://bucket/a-1-00ff", "a-1"));
+        assert!(!is_of("/srv/a-1/b", "a-1") && !is_of("/srv/a-12", "a-1") && !is_of("/srv/b", "a"));
+    }
 
     #[test]
     fn a_source_is_the_same_by_any_of_its_names() {
