@@ -18,7 +18,7 @@ use crate::{MIB, assert_is_quota, limited, on_each_disk, write_until_refused};
 /// The first number of ours, as in the module under test.
 const FIRST: u64 = 0x5300_0000;
 
-/// What the project of `path` uses; 0 is none.
+/// Usage and limits of the project of `path`; a limit of 0 is none.
 fn usage(path: &Path) -> Figures {
     let directory = File::open(path).unwrap();
     // Delayed allocation counts blocks of the file system's maps later.

@@ -65,7 +65,7 @@ fn a_name_beyond_the_quota_is_refused() {
         let (_engine, volume) = volume(&path);
         let root = volume.root().unwrap();
         for nth in 0..9 {
-            volume.make(&root, &nth.to_string(), NewNode::File, 0o644).unwrap();
+            volume.make(&root, nth.to_string(), NewNode::File, 0o644).unwrap();
         }
         let refused = volume.make(&root, "one more", NewNode::File, 0o644).map(drop).unwrap_err();
         assert!(matches!(refused.kind(), ErrorKind::NoSpace | ErrorKind::Quota), "{refused}");

@@ -3,6 +3,7 @@
 //! A kernel without quotas cannot mount these file systems. Each test then runs itself in user-mode Linux ([`guest`]).
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+#![allow(clippy::duplicate_mod, reason = "tests look at quotas by the calls of the module under test")]
 
 mod directory;
 mod disk;

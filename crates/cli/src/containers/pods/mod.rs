@@ -1,8 +1,8 @@
-//! Limits of a pod: what its annotations say, for what its containers write to all volumes together.
+//! Limits of a pod: its annotations, for all that its containers write to all volumes together.
 //!
 //! kubelet keeps the containers of a pod in cgroups below one of the pod. That cgroup becomes a tenant of the daemon, with
 //! the limits of the annotations `slackwater.dirty-limit` and `slackwater.dontcache`: the words of volumes' attributes.
-//! An annotation's key may have no prefix, and one with a prefix would claim a domain that nobody has to have.
+//! The key of an annotation needs no prefix, and a prefix would have to be a domain of ours.
 //!
 //! ```text
 //! cgroup  the cgroup of a pod, by its uid

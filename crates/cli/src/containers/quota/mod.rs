@@ -29,6 +29,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, fstatfs};
+use slackwater_fuse::Printable as _;
 
 use crate::exit::Failure;
 
@@ -172,13 +173,13 @@ fn check_support(path: &Path, directory: &File) -> Result<(), QuotaError> {
 }
 
 fn unsupported(path: &Path, why: &str, advice: &str) -> QuotaError {
-    let what = format!("no quota for {}: {why}", path.display());
+    let what = format!("no quota for {}: {why}", path.printable());
     QuotaError::Unsupported(Failure::failed(what).advise(advice))
 }
 
 fn failed<'a>(path: &'a Path, why: &'a str) -> impl Fn(io::Error) -> QuotaError + 'a {
     move |error| {
-        let failure = Failure::failed(format!("no quota for {}: {why}: {error}", path.display()));
+        let failure = Failure::failed(format!("no quota for {}: {why}: {error}", path.printable()));
         let is_refused = error.kind() == io::ErrorKind::PermissionDenied;
         QuotaError::Failed(if is_refused {
             failure.advise("only root can set quotas (CAP_SYS_ADMIN)")

@@ -1,9 +1,9 @@
 //! The number of a project, which must be one that nothing else uses.
 //!
-//! The numbers of a file system are not handed out by anyone: administrators choose them, or list them in
-//! `/etc/projid`, and several of our processes may choose at once, each in a container of its own without a lock that
-//! all can see. So a number is *claimed*: the directory gets it, and the kernel's count of inodes says whether the
-//! directory is alone. If it is not, it tries another number.
+//! No program hands the numbers of a file system out. Administrators choose them, or list them in `/etc/projid`. Several
+//! of our processes may choose at once, each in a container of its own, without a lock that all can see. So a number is
+//! *claimed*: the directory gets it, and the kernel's count of inodes says whether the directory is alone. If it is not,
+//! it tries another number.
 //!
 //! # Invariants
 //! J1. Directories try different numbers in turn, derived from their inode numbers. So two that meet at one number do not
