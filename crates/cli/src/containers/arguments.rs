@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+#[cfg(feature = "containers")]
 use crate::arguments::DaemonSocket;
 use crate::exit::EXIT_STATUSES;
 use crate::help_texts::{CSI_NOTES, DOCKER_PLUGIN_NOTES};
@@ -58,6 +59,7 @@ pub(crate) struct CsiArguments {
 
 impl CsiArguments {
     /// The daemon's socket, as other commands select it.
+    #[cfg(feature = "containers")]
     pub(crate) fn at(&self) -> DaemonSocket {
         DaemonSocket { socket: self.daemon.clone() }
     }
