@@ -191,7 +191,7 @@ pub(crate) struct SetArguments {
     /// The volume, unless --tenant is given, followed by the settings
     #[arg(required = true, value_name = "NAME|KEY=VALUE")]
     pub(crate) words: Vec<String>,
-    /// Change this tenant, written as for --tenant-limit of mount, or name the pod pod:UID
+    /// Change this tenant, written as for --tenant-limit of mount; a pod also as pod:UID
     #[arg(long)]
     pub(crate) tenant: Option<PathBuf>,
     #[command(flatten)]

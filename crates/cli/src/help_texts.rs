@@ -191,14 +191,14 @@ Settings of a volume:
 Settings of a tenant:
   limit=SIZE|none          as --tenant-limit of mount
   dontcache=on|off|none    as --tenant-dontcache of mount
-  name=NAMESPACE/POD|none  names the pod pod:UID where tenants are shown
+  name=NAMESPACE/POD|none  of a pod: its name where tenants are shown
 
 A change lasts until the daemon ends.
 
 Examples:
   slackwater set web dontcache=on
   slackwater set --tenant /containers/a limit=64MiB dontcache=none
-  slackwater set --tenant pod:$UID name=default/web-0";
+  slackwater set --tenant pod:$UID name=default/web-0 limit=64MiB";
 
 pub(crate) const SYNC_NOTES: &str = "\
 On a Slackwater mount, sync(1), sync(2) and syncfs(2) return 0 but make

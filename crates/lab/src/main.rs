@@ -10,6 +10,7 @@
 //! shrinker/       mounts with three registries of shrinkers
 //! namespace/      thousands of volumes in one engine
 //! daemon/         a thousand volumes in one process, and unmounts there
+//! node/           a daemon with twenty pods, of which one is a hog
 //! cache/          reads and writes of cached pages, and flushing
 //! fuse/           a mounted directory
 //! takeover/       the pause when the process of a mount is killed
@@ -18,7 +19,7 @@
 //! object/         volumes in an object store
 //! idle/           ten thousand clean inodes left alone
 //! copy/           a tree of real files, copied and compared
-//! all             all experiments but copy and takeover, on one page
+//! all             all experiments but copy, takeover and node, on one page
 //! ```
 
 mod all;
@@ -34,6 +35,7 @@ mod idle;
 mod interrupt;
 mod isolation;
 mod namespace;
+mod node;
 mod object;
 mod proc;
 mod programs;
@@ -107,6 +109,8 @@ enum Experiment {
     Namespace(PageOptions),
     /// A thousand volumes in one process, and unmounts beside tenants that come and go
     Daemon(PageOptions),
+    /// A daemon with twenty pods and their volumes, one of them a hog: fsync, unmounts, upgrades; needs root
+    Node(PageOptions),
     /// Volumes in an object store with 1 ms and 30 ms per request, beside the store, rclone and s3fs
     Object(PageOptions),
     /// A process of `isolation`
@@ -150,6 +154,7 @@ fn run(experiment: &Experiment) -> Result<bool> {
         Experiment::Reclaim(page) => (reclaim::run(&page.options), page),
         Experiment::Namespace(page) => (namespace::run(&page.options), page),
         Experiment::Daemon(page) => (daemon::run(&page.options), page),
+        Experiment::Node(page) => (node::run(&page.options), page),
         Experiment::Object(page) => (object::run(&page.options), page),
         Experiment::Gate(gate::Arguments { pause_ms, page }) => (gate::run(&page.options, *pause_ms), page),
         Experiment::Idle(idle::Arguments { seconds, page }) => (idle::run(&page.options, *seconds), page),

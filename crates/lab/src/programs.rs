@@ -65,6 +65,12 @@ pub(crate) fn write(file: &Path) -> Result<()> {
     run(Command::new("dd").args(["if=/dev/zero", "bs=4k", "count=1", "conv=fsync"]).arg(of))
 }
 
+/// Lets a program of a cgroup write a file of 64 KiB, and end without a sync.
+pub(crate) fn write_unsynced(cgroup: &Cgroup, file: &Path) -> Result<()> {
+    const SCRIPT: &str = "echo $$ > \"$0\" && exec dd if=/dev/zero of=\"$1\" bs=64k count=1 conv=notrunc";
+    run(Command::new("sh").args(["-c", SCRIPT]).arg(cgroup.members()).arg(file))
+}
+
 /// Runs a program to its end.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     // In a process group of its own: Ctrl-C is meant for this process, which waits for the program.

@@ -132,8 +132,8 @@ pub(crate) enum Request {
     List,
     /// To a daemon: list its tenants, with totals over all volumes.
     Tenants,
-    /// To a daemon: change a setting of a tenant, or name a pod: of the tenant `pod:UID` the setting `name`, with the
-    /// value `namespace/pod`.
+    /// To a daemon: change a setting of a tenant. A pod is the tenant `pod:UID`; its setting `name` has the value
+    /// `namespace/pod`.
     SetTenant { tenant: PathBuf, key: String, value: String },
     /// To a daemon: send events from now on, until the peer closes.
     Events,

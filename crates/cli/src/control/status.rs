@@ -30,7 +30,7 @@ pub(crate) enum TenantState {
     Offline,
 }
 
-/// The container or the pod that a tenant is.
+/// The container or the pod behind a tenant.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Container {
     /// Named by the platform.

@@ -57,7 +57,7 @@ impl fmt::Display for Qos {
 /// A pod or a container. At least one of `pod_uid` and `container_id` is known.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Place<'p> {
-    /// With dashes, whatever separates its parts in the name of the cgroup.
+    /// With dashes between its parts, also if the name of the cgroup has underscores there.
     pub(crate) pod_uid: Option<String>,
     pub(crate) qos: Option<Qos>,
     pub(crate) container_id: Option<&'p str>,

@@ -32,7 +32,7 @@ const PODS_MAX: usize = 1024;
 const NAMESPACE_MAX: usize = 63;
 const NAME_MAX: usize = 253;
 
-/// What a tenant is called in requests if it is a pod, before its UID.
+/// The beginning of a pod in requests, before its UID.
 const PREFIX: &str = "pod:";
 
 /// The name of a pod.
@@ -61,7 +61,7 @@ type Names = BTreeMap<String, PodName>;
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     names: Mutex<Names>,
-    /// N2. `None` in a process that nobody tells names.
+    /// N2. `None` in a process that gets no names.
     file: Option<PathBuf>,
 }
 
@@ -90,7 +90,7 @@ impl Pods {
             "none" => None,
             name => Some(PodName::parse(name).ok_or_else(|| invalid(name))?),
         };
-        self.change(uid, name, living::uids)
+        self.change(uid, name, || living::cgroups().into_keys().collect())
     }
 
     fn change(&self, uid: String, name: Option<PodName>, living: impl Fn() -> HashSet<String>) -> Result<(), Failure> {
@@ -142,6 +142,24 @@ impl Pods {
     }
 }
 
+/// The tenants that a request calls `tenant`: of a pod, its cgroups.
+///
+/// # Errors
+/// `pod:` is not followed by a UID, or the pod has no cgroup.
+///
+/// # Blocking
+/// For a pod, for a walk through all cgroups.
+pub(crate) fn tenants_of(tenant: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !tenant.to_str().is_some_and(|text| text.starts_with(PREFIX)) {
+        return Ok(vec![tenant.to_owned()]);
+    }
+    let uid = uid_of(tenant)?;
+    let cgroups = living::cgroups().remove(&uid);
+    cgroups.map(Vec::from_iter).ok_or_else(|| {
+        Failure::failed(format!("the pod {uid} has no cgroup")).advise("try again once its first container is created")
+    })
+}
+
 /// The UID of the pod that a request calls `tenant`.
 fn uid_of(tenant: &Path) -> Result<String, Failure> {
     let text = tenant.to_str().unwrap_or_default();
@@ -151,8 +169,7 @@ fn uid_of(tenant: &Path) -> Result<String, Failure> {
     };
     uid.ok_or_else(|| {
         let shown: String = tenant.printable().to_string().chars().take(100).collect();
-        Failure::usage(format!("only pods have names, and {shown} is none"))
-            .advise("write pod:UID, or the path of the pod's cgroup")
+        Failure::usage(format!("{shown} is not a pod")).advise("write pod:UID, or the path of the pod's cgroup")
     })
 }
 

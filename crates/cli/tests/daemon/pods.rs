@@ -109,7 +109,8 @@ fn two_pods_of_one_volume_have_limits_and_names_of_their_own_in_every_layout() {
                 if number == 1 && own.exists() {
                     fs::write(own, (limit_mib * MIB).to_string()).unwrap();
                 } else {
-                    daemon.run(["set", "--tenant", &pod.path, &format!("limit={limit_mib}MiB")]).expect(0, &[]);
+                    let words = [format!("pod:{}", pod.uid), format!("limit={limit_mib}MiB")];
+                    daemon.run(["set", "--tenant", &words[0], &words[1]]).expect(0, &[]);
                 }
                 write(&pod.container, &mountpoint.join(number.to_string()), WRITTEN_MIB);
             }
@@ -213,6 +214,7 @@ fn a_named_pod_is_shown_with_its_name_everywhere() {
         set(setting).expect(2, &[why]);
     }
     daemon.run(["set", "--tenant", "/system.slice", "name=a/b"]).expect(2, &["pod:UID"]);
+    daemon.run(["set", "--tenant", &format!("pod:{}", "0".repeat(32)), "limit=1MiB"]).expect(1, &["has no cgroup"]);
     set("name=none").expect(0, &[]);
     assert!(tenant(&daemon, &pod.container.path).get("pod").is_none());
     daemon.end();

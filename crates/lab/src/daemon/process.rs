@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::fuse::tied;
 use crate::harness::process::Process;
 use crate::harness::threads::wait_until;
+use crate::programs;
 use crate::scratch::Scratch;
 
 /// Longest wait for an answer.
@@ -35,8 +36,8 @@ pub(crate) struct Daemon {
 
 /// A source directory, and where it is mounted.
 pub(crate) struct Volume {
-    pub(super) name: String,
-    pub(super) source: PathBuf,
+    pub(crate) name: String,
+    pub(crate) source: PathBuf,
     pub(crate) mountpoint: PathBuf,
 }
 
@@ -113,16 +114,21 @@ impl Daemon {
         bail!("the daemon closed the connection")
     }
 
-    pub(super) fn mount(&self, volume: &Volume) -> Result<()> {
+    pub(crate) fn mount(&self, volume: &Volume) -> Result<()> {
         let Volume { name, source, mountpoint } = volume;
         let request = json!({ "request": "mount", "name": name, "source": source, "mountpoint": mountpoint });
         self.ask(None, request).map(drop).with_context(|| format!("cannot mount {name}"))
     }
 
-    pub(super) fn umount(&self, volume: &Volume) -> Result<()> {
+    pub(crate) fn umount(&self, volume: &Volume) -> Result<()> {
         let deadline_ms = DEADLINE.as_millis() as u64;
         let request = json!({ "request": "umount", "deadline_ms": deadline_ms, "force": false, "discard": false });
         self.ask(Some(&volume.name), request).map(drop).with_context(|| format!("cannot unmount {}", volume.name))
+    }
+
+    pub(crate) fn sync(&self, volume: &Volume) -> Result<()> {
+        let sync = self.ask(Some(&volume.name), json!({ "request": "sync" }));
+        sync.map(drop).with_context(|| format!("cannot sync {}", volume.name))
     }
 
     /// The number of its volumes.
@@ -137,6 +143,16 @@ impl Daemon {
         command.arg("ls").arg("--socket").arg(socket_in(&self.home));
         command.env("SLACKWATER_RUNTIME_DIR", self.home.path().join("run"));
         command
+    }
+
+    /// Lets a process of the same program take over from the one that serves a daemon with `--keep`.
+    ///
+    /// # Errors
+    /// The upgrade failed; the message is that of the command.
+    pub(crate) fn upgrade(&self, volume: &Volume) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command.args(["upgrade", "--program"]).arg(&self.program).arg(&volume.mountpoint);
+        programs::run(command.env("SLACKWATER_RUNTIME_DIR", self.home.path().join("run")))
     }
 
     /// Lets it unmount all volumes and end, and returns the time of that.

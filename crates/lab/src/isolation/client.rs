@@ -4,6 +4,7 @@
 //! with its parent. On standard output each line is a JSON object: a victim prints one for each write, a hog one every 50 ms
 //! with the bytes that it has written so far.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -19,9 +20,9 @@ use serde_json::json;
 
 use crate::harness::threads::join;
 
-/// The size of a victim's writes, their period, and the size of its file.
+/// The size of a victim's writes, their usual period, and the size of its file.
 const BEAT_BYTES: usize = 64 << 10;
-const PERIOD: Duration = Duration::from_millis(20);
+const PERIOD_MS: u64 = 20;
 pub(super) const VICTIM_FILE_BYTES: u64 = 64 << 20;
 /// The size of a hog's writes.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -34,9 +35,9 @@ const ALIGNMENT: usize = 4096;
 /// The work of a process.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
 pub(crate) enum Role {
-    /// 64 KiB and fsync every 20 ms.
+    /// 64 KiB and fsync in each period.
     Sync,
-    /// 64 KiB every 20 ms.
+    /// 64 KiB in each period.
     Write,
     /// Overwrites its whole file, again and again.
     Overwrite,
@@ -48,25 +49,36 @@ pub(crate) enum Role {
     Truncate,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct ClientArguments {
     #[arg(value_enum)]
-    role: Role,
+    pub(crate) role: Role,
     /// The file; each of several threads appends its number to the name
-    file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Size of each file
     #[arg(long)]
-    bytes: u64,
+    pub(crate) bytes: u64,
     #[arg(long, default_value_t = 1)]
-    threads: usize,
+    pub(crate) threads: usize,
+    /// The period of a victim
+    #[arg(long, default_value_t = PERIOD_MS)]
+    pub(crate) period_ms: u64,
 }
 
 impl ClientArguments {
+    /// One thread, with the usual period.
+    pub(crate) fn new(role: Role, file: PathBuf, bytes: u64) -> Self {
+        Self { role, file, bytes, threads: 1, period_ms: PERIOD_MS }
+    }
+
     /// The command line that [`run_client`] gets them from.
-    pub(super) fn words(role: Role, file: &Path, bytes: u64, threads: usize) -> Vec<std::ffi::OsString> {
+    pub(super) fn words(&self) -> Vec<OsString> {
+        let Self { role, file, bytes, threads, period_ms } = self;
         let name = role.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-        let mut words = vec!["client".into(), name.into(), file.into()];
-        words.extend(["--bytes".into(), bytes.to_string().into(), "--threads".into(), threads.to_string().into()]);
+        let mut words: Vec<OsString> = vec!["client".into(), name.into(), file.into()];
+        for (option, value) in [("--bytes", *bytes), ("--threads", *threads as u64), ("--period-ms", *period_ms)] {
+            words.extend([option.into(), value.to_string().into()]);
+        }
         words
     }
 }
@@ -107,7 +119,7 @@ fn beat(arguments: &ClientArguments, stop: &AtomicBool) -> Result<()> {
         let whole = start.elapsed();
         print(&json!({ "write_ms": written.as_secs_f64() * 1e3, "whole_ms": whole.as_secs_f64() * 1e3 }))?;
         number += 1;
-        next = (next + PERIOD).max(Instant::now());
+        next = (next + Duration::from_millis(arguments.period_ms)).max(Instant::now());
         thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     Ok(())

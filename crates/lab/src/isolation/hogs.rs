@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use super::Amounts;
-use super::client::Role;
+use super::client::{ClientArguments, Role};
 use super::systems::{DIRECT, HOGS, Systems, Tenants};
 use super::worker::Worker;
 use crate::fuse::{DISK, OURS, Subject};
@@ -53,7 +53,8 @@ fn pair(
     amounts: Amounts,
     tenants: &Tenants,
 ) -> Result<[f64; 2]> {
-    let start = |(cgroup, file): (_, &&str)| Worker::start(cgroup, role, &subject.file(file), bytes, 1);
+    let start =
+        |(cgroup, file): (_, &&str)| Worker::start(cgroup, &ClientArguments::new(role, subject.file(file), bytes));
     let workers = tenants.hogs.iter().zip(&files).map(start).collect::<Result<Vec<_>>>()?;
     interrupt::sleep(amounts.hogs_warm_up + amounts.hogs_time)?;
     let rate = |worker: Worker| worker.stop()?.rate(amounts.hogs_warm_up);

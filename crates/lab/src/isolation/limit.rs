@@ -15,7 +15,7 @@ use slackwater_fuse::tenants::{TenantBy, TenantConfig, Tenants as Finder};
 use slackwater_fuse::{MountedVolume, Pool, PoolOptions, Tenancy, UmountRequest};
 
 use super::Amounts;
-use super::client::Role;
+use super::client::{ClientArguments, Role};
 use super::systems::Tenants;
 use super::worker::Worker;
 use crate::cgroups::Cgroup;
@@ -95,7 +95,8 @@ impl Limited {
         let file = self.mountpoint.join(format!("of-{threads}"));
         let bytes = BYTES / threads as u64;
         let (_, found) = beside([|stop: &AtomicBool| Ok(self.sample(stop, held))], |_| {
-            let worker = Worker::start(limited, Role::Overwrite, &file, bytes, threads)?;
+            let work = ClientArguments { threads, ..ClientArguments::new(Role::Overwrite, file, bytes) };
+            let worker = Worker::start(limited, &work)?;
             interrupt::sleep(time)?;
             worker.stop()
         })?;

@@ -17,9 +17,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use self::client::Role;
-pub(crate) use self::client::{ClientArguments, run_client};
+pub(crate) use self::client::{ClientArguments, Role, run_client};
+pub(crate) use self::systems::make_file;
 use self::systems::{Systems, Tenants};
+pub(crate) use self::worker::Worker;
 use crate::harness::{Options, Report};
 use crate::scratch::Scratch;
 

@@ -104,7 +104,7 @@ fn make_files(folder: &Path, hogs: &[&str], amounts: Amounts) -> Result<()> {
 }
 
 /// A file whose blocks are all allocated, and which is not in the kernel's cache.
-fn make_file(path: &Path, bytes: u64) -> Result<()> {
+pub(crate) fn make_file(path: &Path, bytes: u64) -> Result<()> {
     let make = || -> Result<()> {
         let (mut file, block) = (File::create_new(path)?, vec![1; 1 << 20]);
         for _ in 0..bytes / block.len() as u64 {

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use super::Amounts;
-use super::client::{Role, VICTIM_FILE_BYTES};
+use super::client::{ClientArguments, Role, VICTIM_FILE_BYTES};
 use super::systems::{HOGS, SYNCED, Systems, Tenants, WRITTEN};
 use super::worker::Worker;
 use crate::fuse::Subject;
@@ -42,11 +42,12 @@ fn observe(subject: &Subject, hog: Option<Role>, amounts: Amounts, tenants: &Ten
     let own = subject.file("hog-own");
     let start_hog = |role| {
         let file = if role == Role::Overwrite { subject.file(HOGS[0]) } else { own.clone() };
-        Worker::start(&tenants.hogs[0], role, &file, amounts.hog_bytes, 1)
+        Worker::start(&tenants.hogs[0], &ClientArguments::new(role, file, amounts.hog_bytes))
     };
     let hog = hog.map(start_hog).transpose()?;
     interrupt::sleep(amounts.warm_up)?;
-    let victim = |cgroup, role, name| Worker::start(cgroup, role, &subject.file(name), VICTIM_FILE_BYTES, 1);
+    let victim =
+        |cgroup, role, name| Worker::start(cgroup, &ClientArguments::new(role, subject.file(name), VICTIM_FILE_BYTES));
     let syncing = victim(&tenants.syncing, Role::Sync, SYNCED)?;
     let writing = victim(&tenants.writing, Role::Write, WRITTEN)?;
     interrupt::sleep(amounts.time)?;

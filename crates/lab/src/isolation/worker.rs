@@ -2,33 +2,43 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::client::{ClientArguments, Role};
+use super::client::ClientArguments;
 use crate::cgroups::Cgroup;
+use crate::fuse::lab;
 use crate::harness::mb_per_s;
 use crate::harness::process::Process;
 
 /// A process in its cgroup, started before its first write. Killed when dropped.
-pub(super) struct Worker {
+pub(crate) struct Worker {
     process: Process,
     lines: JoinHandle<Result<Vec<Value>>>,
 }
 
 /// The lines that a process has printed.
-pub(super) struct Reported(Vec<Value>);
+pub(crate) struct Reported(Vec<Value>);
+
+/// This program. It is looked for once, because that may build it.
+fn program() -> Result<&'static Path> {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    match PROGRAM.get() {
+        Some(program) => Ok(program),
+        None => lab().map(|program| PROGRAM.get_or_init(|| program).as_path()),
+    }
+}
 
 impl Worker {
-    pub(super) fn start(cgroup: &Cgroup, role: Role, file: &Path, bytes: u64, threads: usize) -> Result<Self> {
-        let own = std::env::current_exe().context("cannot find this program")?;
-        let mut command = Command::new(own);
-        command.args(ClientArguments::words(role, file, bytes, threads));
+    pub(crate) fn start(cgroup: &Cgroup, work: &ClientArguments) -> Result<Self> {
+        let mut command = Command::new(program()?);
+        command.args(work.words());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = Process::start_with_input(&mut command)?;
         let out = process.child().stdout.take().context("its output is a pipe")?;
@@ -48,7 +58,7 @@ impl Worker {
     ///
     /// # Errors
     /// The process failed; the message is its own.
-    pub(super) fn stop(mut self) -> Result<Reported> {
+    pub(crate) fn stop(mut self) -> Result<Reported> {
         drop(self.process.child().stdin.take());
         let status = self.process.wait("a process does not end")?;
         if !status.success() {
@@ -62,7 +72,7 @@ impl Worker {
 
 impl Reported {
     /// A figure of every line that has it.
-    pub(super) fn all(&self, name: &str) -> Vec<f64> {
+    pub(crate) fn all(&self, name: &str) -> Vec<f64> {
         self.0.iter().filter_map(|line| line.get(name)?.as_f64()).collect()
     }
 
@@ -70,7 +80,7 @@ impl Reported {
     ///
     /// # Errors
     /// There are no two lines in this time.
-    pub(super) fn rate(&self, warm_up: Duration) -> Result<f64> {
+    pub(crate) fn rate(&self, warm_up: Duration) -> Result<f64> {
         let (at, bytes) = (self.all("at_s"), self.all("bytes"));
         let marks: Vec<(f64, f64)> = at.into_iter().zip(bytes).collect();
         let first = marks.iter().find(|(at, _)| *at >= warm_up.as_secs_f64());

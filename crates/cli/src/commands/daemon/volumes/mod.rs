@@ -39,6 +39,7 @@ use crate::metrics::Snapshot;
 use crate::os::mount_table::MountTable;
 use crate::output::shell;
 use crate::parallel::for_each_parallel;
+use crate::pods;
 use crate::registry::{Entry, Registry};
 use crate::source::opened::Opened;
 use crate::source::ownership::{self, Ownership};
@@ -201,14 +202,22 @@ impl Volumes {
         true
     }
 
-    /// Changes a setting of a tenant, or names a pod.
+    /// Changes a setting of a tenant, or of the cgroups of a pod, or names a pod.
     ///
     /// # Errors
     /// The tenant or the setting does not exist, or the name is refused.
+    ///
+    /// # Blocking
+    /// For files of cgroups.
     pub(crate) fn set_tenant(&self, tenant: &Path, key: &str, value: &str) -> Result<(), Failure> {
-        if key == settings::NAME {
-            return self.shared.tally.pods.set_name(tenant, value);
+        match key {
+            settings::NAME => self.shared.tally.pods.set_name(tenant, value),
+            _ => pods::tenants_of(tenant)?.iter().try_for_each(|tenant| self.configure(tenant, key, value)),
         }
+    }
+
+    /// Changes a setting of one tenant.
+    fn configure(&self, tenant: &Path, key: &str, value: &str) -> Result<(), Failure> {
         let tenancy = self.shared.tenancy.as_ref().ok_or_else(|| {
             Failure::usage("this daemon has no tenants").advise("set tenant-by in its configuration and restart it")
         })?;
