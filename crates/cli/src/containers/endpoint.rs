@@ -1,6 +1,6 @@
 //! The Unix socket at which a plugin listens.
 //!
-//! A plugin that was killed leaves its socket file, to which nobody answers. The next plugin replaces it.
+//! A plugin that was killed leaves its socket file, at which no process listens. The next plugin replaces it.
 
 use std::fs;
 use std::io;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -52,7 +52,7 @@ fn each_call_may_come_three_times_at_once_and_again_after_a_kill() {
     assert!(!volume.target.exists());
     again(&mut plugin, &|| volume.unstage());
     assert_eq!(fs::read(volume.source().join("file")).unwrap(), b"data");
-    assert_eq!(mounts_in(&scratch), [Path::new(""); 0]);
+    assert_eq!(mounts_in(&scratch), Vec::<PathBuf>::new());
     again(&mut plugin, &|| volume.delete());
     assert_eq!(names_in(&pool), [""; 0]);
     plugin.end();
@@ -125,7 +125,7 @@ fn calls_that_a_kill_cuts_off_are_carried_out_when_they_are_repeated() {
                 assert!(fs::write(volume.target.join("file"), b"x").is_err(), "the mount is read-only");
             }
         }
-        assert_eq!(mounts_in(&scratch), [Path::new(""); 0]);
+        assert_eq!(mounts_in(&scratch), Vec::<PathBuf>::new());
         assert!(!volume.target.exists());
     }
     volume.delete().unwrap();

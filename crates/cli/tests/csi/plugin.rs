@@ -191,7 +191,7 @@ impl Volume {
         self.try_delete().unwrap()
     }
 
-    /// What is wrong with it, by one word each.
+    /// Its conditions, by one word each.
     pub(crate) fn health(&self) -> Result<Vec<String>, Refused> {
         let request = csi::NodeGetVolumeHealthRequest {
             volume_id: self.id.clone(),

@@ -48,7 +48,7 @@ fn check(program: &Path, scratch: &Scratch, endpoint: &Path) {
 /// Checks that a daemon has no volumes, and that nothing is mounted and no record is left.
 #[track_caller]
 fn check_nothing_left(scratch: &Scratch, daemon: Daemon<'_>) {
-    assert_eq!(mounts_in(scratch), [PathBuf::new(); 0]);
+    assert_eq!(mounts_in(scratch), Vec::<PathBuf>::new());
     assert_eq!(names_in(&scratch.path.join("state")), [""; 0]);
     assert_eq!(daemon.states(), []);
     daemon.end();

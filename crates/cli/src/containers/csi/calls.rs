@@ -137,7 +137,8 @@ mod tests {
             // Another volume does not wait.
             calls.change("b", || Ok(())).await.unwrap();
             go.send(()).unwrap();
-            calls.change("a", move || Ok(assert_eq!(ended.load(Ordering::SeqCst), 1))).await.unwrap();
+            let seen = calls.change("a", move || Ok(ended.load(Ordering::SeqCst))).await.unwrap();
+            assert_eq!(seen, 1);
         });
     }
 

@@ -17,7 +17,7 @@ use crate::source;
 /// The types of file system by which people may ask for ours.
 const KINDS: [&str; 3] = ["", "slackwater", "fuse.slackwater"];
 
-/// What a capability asks for.
+/// The access that a capability asks for.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Access {
     /// Options of the mount, `read_only` among them.

@@ -73,7 +73,7 @@ impl ControllerService {
         Err(Status::resource_exhausted("the pool is a directory of another machine than the ones that are required"))
     }
 
-    /// What is wrong with a volume, as far as it shows here.
+    /// The conditions of a volume, as far as they show here.
     fn health_of(&self, record: &Record) -> Result<csi::VolumeHealth, Status> {
         let mut found = match self.node.as_ref().map(|node| node.conditions(&record.id, None)) {
             None | Some(Err(NodeError::NotFound(_))) => Vec::new(),

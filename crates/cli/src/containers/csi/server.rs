@@ -144,7 +144,7 @@ impl Services {
     }
 }
 
-/// The records of volumes. What a plugin that was killed had begun is finished beside the calls.
+/// The records of volumes. The unfinished work of a plugin that was killed is finished beside the calls.
 fn volumes_of(arguments: &CsiArguments) -> Result<Volumes, Failure> {
     let volumes = Volumes::open(&arguments.state)?;
     let finished = volumes.clone();

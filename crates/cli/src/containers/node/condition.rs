@@ -1,4 +1,4 @@
-//! What is wrong with a volume, and its usage.
+//! The conditions of a volume, and its usage.
 
 use std::path::Path;
 

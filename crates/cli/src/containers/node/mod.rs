@@ -5,7 +5,7 @@
 //! daemon     requests to the daemon
 //! stage      the mount at the staging directory, and its end
 //! publish    bind mounts of a staged volume
-//! condition  what is wrong with a volume; its usage
+//! condition  the conditions of a volume, and its usage
 //! ```
 //!
 //! # Invariants

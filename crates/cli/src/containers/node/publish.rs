@@ -68,7 +68,7 @@ impl Node {
             .map_err(|error| cannot(&format!("mount {} at", staged.point.printable()), &target, &error))
     }
 
-    /// Removes whatever slackwater has mounted at `target`, and the directory. What is not there is removed already.
+    /// Removes whatever slackwater has mounted at `target`, and the directory. It is no error if either is gone already.
     ///
     /// # Errors
     /// `State`, if the mount is another program's; or the directory is not empty.
