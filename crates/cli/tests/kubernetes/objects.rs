@@ -98,6 +98,6 @@ fn sort(value: &mut Value) {
             items.sort_by_key(|item| item.get("name").map(ToString::to_string));
         }
         Value::Object(members) => members.values_mut().for_each(sort),
-        _ => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }

@@ -127,13 +127,15 @@ impl Daemon {
     /// # Errors
     /// As [`Daemon::umount`].
     pub(super) fn umount_unsynced(&self, id: &str, deadline: Duration) -> Result<bool, NodeError> {
-        match self.ask(&VolumeRef::named(Some(id)), &Request::WouldLose, SILENCE)? {
-            Reply::WouldLose { files, more_files: 0, more_bytes: 0, .. } if files.is_empty() => {
-                self.umount_with(id, deadline, true).map(|()| true)
-            }
-            Reply::WouldLose { .. } => Ok(false),
-            other => Err(other.refusal().into()),
+        let answer = self.ask(&VolumeRef::named(Some(id)), &Request::WouldLose, SILENCE)?;
+        let Reply::WouldLose { files, more_files, more_bytes, .. } = &answer else {
+            return Err(answer.refusal().into());
+        };
+        let is_written = files.is_empty() && *more_files == 0 && *more_bytes == 0;
+        if is_written {
+            self.umount_with(id, deadline, true)?;
         }
+        Ok(is_written)
     }
 
     fn umount_with(&self, id: &str, deadline: Duration, discard: bool) -> Result<(), NodeError> {
