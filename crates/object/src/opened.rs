@@ -88,7 +88,7 @@ pub(crate) async fn make(location: &Location, mode: u32) -> Result<(), VolumeErr
         Ok(_) => return Err(VolumeError::Exists(location.to_string())),
         Err(error) => return Err(error),
     }
-    // What a deleted volume has left must not become part of the new one.
+    // Objects of a deleted volume must not become part of the new one.
     if is_interrupted(&*store.hasty).await.map_err(|error| explain(location, "make", &error))? {
         delete(location).await?;
         make_place(location)?;

@@ -19,7 +19,7 @@ const PREFIX: &str = "slackwater.";
 /// Most characters of a key or a value in a message.
 const SHOWN_MAX: usize = 64;
 
-/// What a volume may use. `None`: no limit, or the default of the daemon.
+/// Limits of one volume. `None`: no limit, or the default of the daemon.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(into = "BTreeMap<String, String>", try_from = "BTreeMap<String, String>")]
 pub(crate) struct Limits {

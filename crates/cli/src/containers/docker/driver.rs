@@ -1,4 +1,4 @@
-//! What the calls of the protocol do.
+//! The calls of the protocol.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder};

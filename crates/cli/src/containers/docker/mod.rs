@@ -6,13 +6,13 @@
 //! ```text
 //! server    HTTP on the socket; the end of the plugin
 //! messages  requests and answers
-//! driver    what a call does
+//! driver    the calls
 //! users     the users of mounted volumes
 //! ```
 //!
 //! # Invariants
-//! K1. Each call can be repeated, and may be cut off at any moment by the death of this process. What a later call needs
-//!     is in the records of volumes, in the files of their users, or in the daemon.
+//! K1. Each call can be repeated, and may be cut off at any moment by the death of this process. Later calls need
+//!     nothing but the records of volumes, the files of their users, and the daemon.
 //! K2. Calls that change one volume do not overlap. A call whose client has gone away is carried out to its end.
 //! K3. One process at a time has a state directory.
 

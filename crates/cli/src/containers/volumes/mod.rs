@@ -74,7 +74,7 @@ impl Volumes {
     }
 
     /// Finishes what processes that were killed had begun: removals are continued, volumes that were not ready are undone
-    /// (V2). What fails is logged, and left for the next call on the volume.
+    /// (V2). Failures are logged, and the next call on the volume tries again.
     ///
     /// # Blocking
     /// Until the data of these volumes is deleted. Calls on other volumes can be made meanwhile.
@@ -116,7 +116,7 @@ impl Volumes {
         self.files.write(&Stored::new(State::Making, &record))?;
         let made = place::make(&record).and_then(|()| self.files.write(&Stored::new(State::Ready, &record)));
         if let Err(error) = made {
-            // What cannot be undone now is undone later (V2).
+            // Then it is undone later (V2).
             if let Err(error) = self.clear(&Stored::new(State::Making, &record)) {
                 tracing::warn!(%error, "cannot undo the making of a volume");
             }

@@ -60,7 +60,7 @@ impl Stored {
     /// Reads the file of the volume `id`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why it is unreadable.
     pub(super) fn decode(bytes: &[u8], id: &str) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Version {

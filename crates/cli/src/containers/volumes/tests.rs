@@ -81,7 +81,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// Ready volumes by name: pool and size.
 type Model = BTreeMap<&'static str, (&'static str, Option<u64>)>;
 
-/// What a step does to the model, and whether it succeeds.
+/// Makes a step in the model, and returns whether it succeeds.
 fn expected(model: &mut Model, step: &Step) -> Result<(), &'static str> {
     let is_bad = |bytes: &u64| *bytes == 0 || *bytes > BYTES_MAX;
     match step {
