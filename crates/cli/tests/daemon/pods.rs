@@ -28,12 +28,12 @@ struct Pod {
     _above: Above,
 }
 
-/// The cgroups above a container that a test has made, outermost first.
+/// The cgroups above a container, outermost first.
 struct Above(Vec<PathBuf>);
 
 impl Drop for Above {
     fn drop(&mut self) {
-        // Those that another test uses as well are left to it.
+        // Those that something else uses stay.
         self.0.iter().rev().for_each(|directory| drop(fs::remove_dir(directory)));
     }
 }
@@ -44,7 +44,7 @@ fn made(hierarchy: &Hierarchy, path: &str) -> (Cgroup, Above) {
     let directory = hierarchy.directory(&path).unwrap();
     let mut above: Vec<_> = directory.ancestors().skip(1).take_while(|it| *it != hierarchy.mountpoint).collect();
     above.reverse();
-    let above = above.into_iter().filter(|it| fs::create_dir(it).is_ok()).map(Path::to_path_buf).collect();
+    let above = above.into_iter().inspect(|it| drop(fs::create_dir(it))).map(Path::to_path_buf).collect();
     fs::create_dir(&directory).unwrap();
     (Cgroup { directory, path: path.into_os_string().into_string().unwrap() }, Above(above))
 }
