@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+#[cfg(feature = "containers")]
 use crate::arguments::DaemonSocket;
 use crate::exit::EXIT_STATUSES;
 use crate::help_texts::{CSI_NOTES, DOCKER_PLUGIN_NOTES};
@@ -56,6 +57,7 @@ pub(crate) struct CsiArguments {
     pub(crate) topology: Vec<(String, String)>,
 }
 
+#[cfg(feature = "containers")]
 impl CsiArguments {
     /// The daemon's socket, as other commands select it.
     pub(crate) fn at(&self) -> DaemonSocket {
