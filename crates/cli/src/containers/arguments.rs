@@ -57,6 +57,7 @@ pub(crate) struct CsiArguments {
     pub(crate) topology: Vec<(String, String)>,
 }
 
+#[cfg(feature = "containers")]
 impl CsiArguments {
     /// The daemon's socket, as other commands select it.
     #[cfg(feature = "containers")]
