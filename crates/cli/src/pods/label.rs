@@ -7,7 +7,7 @@ const UID_SHOWN: usize = 8;
 const ID_SHOWN: usize = 12;
 
 impl Container {
-    /// `namespace/pod/0123456789ab…`, or `pod 01234567…/containerd 0123456789ab…` without names. `None` if it is
+    /// `namespace/pod/0123456789ab...`, or `pod 01234567.../containerd 0123456789ab...` without names. `None` if it is
     /// neither a pod nor a container.
     pub(crate) fn label(&self) -> Option<String> {
         let pod = match (&self.namespace, &self.pod, &self.pod_uid) {
@@ -36,7 +36,7 @@ impl Container {
 
 fn short(id: &str, shown: usize) -> String {
     let start: String = id.chars().take(shown).collect();
-    if start.len() < id.len() { start + "…" } else { start }
+    if start.len() < id.len() { start + "..." } else { start }
 }
 
 #[cfg(test)]
@@ -51,16 +51,16 @@ mod tests {
         let label = |path: &str| pods.container(path).label();
         let systemd = format!("/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{id}.scope", "0a1b2c3d".repeat(4));
         for (path, wanted) in [
-            (format!("{pod}/{id}"), "pod 0a1b2c3d…/4f5e6a7b8c9d…"),
-            (systemd, "pod 0a1b2c3d…/containerd 4f5e6a7b8c9d…"),
-            (pod.to_owned(), "pod 0a1b2c3d…"),
-            (format!("/docker/{id}"), "docker 4f5e6a7b8c9d…"),
+            (format!("{pod}/{id}"), "pod 0a1b2c3d.../4f5e6a7b8c9d..."),
+            (systemd, "pod 0a1b2c3d.../containerd 4f5e6a7b8c9d..."),
+            (pod.to_owned(), "pod 0a1b2c3d..."),
+            (format!("/docker/{id}"), "docker 4f5e6a7b8c9d..."),
         ] {
             assert_eq!(label(&path).as_deref(), Some(wanted));
         }
         assert_eq!(label("/system.slice"), None);
         pods.set_name(pod.as_ref(), "default/web-0").unwrap();
-        assert_eq!(label(&format!("{pod}/crio-{id}")).as_deref(), Some("default/web-0/4f5e6a7b8c9d…"));
+        assert_eq!(label(&format!("{pod}/crio-{id}")).as_deref(), Some("default/web-0/4f5e6a7b8c9d..."));
         assert_eq!(label(pod).as_deref(), Some("default/web-0"));
     }
 }

@@ -134,7 +134,7 @@ fn two_pods_of_one_volume_have_limits_and_names_of_their_own_in_every_layout() {
                     (Some(&*pod.uid), Some(&*pod.container_id))
                 );
                 assert_eq!(tenant["runtime"].as_str().unwrap_or_default(), runtime, "{tenant}");
-                let shown = format!("pod {}…/", &pod.uid[..8]);
+                let shown = format!("pod {}.../", &pod.uid[..8]);
                 daemon.run(["tenants"]).expect(0, &[&shown, &format!("; cgroup {}", pod.container.path)]);
             }
             daemon.run(["sync", "shared"]).expect(0, &[]);
@@ -168,7 +168,7 @@ fn containers_without_pods_are_tenants_with_their_ids() {
                 tenant["charged_bytes"].as_u64().unwrap() <= 5 * MIB && tenant.get("pod_uid").is_none(),
                 "{tenant}"
             );
-            daemon.run(["tenants"]).expect(0, &[&format!("{runtime} {}…: ", &id[..12])]);
+            daemon.run(["tenants"]).expect(0, &[&format!("{runtime} {}...: ", &id[..12])]);
             cgroup.remove();
         }
         daemon.end();
@@ -190,7 +190,7 @@ fn a_named_pod_is_shown_with_its_name_everywhere() {
     daemon.run(["set", "--tenant", &pod.container.path, "limit=4MiB"]).expect(0, &[]);
     write(&pod.container, &mountpoint.join("file"), 2);
 
-    let name = format!("default/web-0/{}…", &pod.container_id[..12]);
+    let name = format!("default/web-0/{}...", &pod.container_id[..12]);
     let shown = tenant(&daemon, &pod.container.path);
     assert_eq!((&shown["namespace"], &shown["pod"]), (&"default".into(), &"web-0".into()), "{shown}");
     daemon.run(["tenants"]).expect(0, &[&format!("{name}: 2.0 MiB of 4.0 MiB")]);

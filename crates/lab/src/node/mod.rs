@@ -24,8 +24,8 @@ use crate::harness::{Cells, Options, Report, Samples, axis, rounds};
 use crate::interrupt;
 use crate::scratch::Scratch;
 
-const ABOUT: &str = "Twenty pods, each with a volume, a cgroup and a limit, in one daemon: fsync of nineteen of them alone and beside a \
-     twentieth that writes as fast as it can, the unmount of each, and upgrades of the daemon meanwhile.";
+const ABOUT: &str = "Twenty pods, each with a volume, a cgroup and a limit, in one daemon. Measured: fsync of nineteen of them alone and beside \
+     a twentieth that writes as fast as it can, and the unmount of each. The daemon is upgraded meanwhile.";
 
 /// How much of everything.
 #[derive(Copy, Clone, Debug)]

@@ -112,7 +112,7 @@ pub(super) struct Writers {
     written: Written,
 }
 
-/// What programs have reported.
+/// Reports of the programs.
 #[derive(Default)]
 pub(super) struct Written {
     /// Of each write and fsync of a victim.

@@ -39,7 +39,7 @@ use crate::volume::{arena_file, pressure, shrinkers, tenants, unwritten_files};
 /// Interval between progress reports.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What all mounts of a process have in common: counts, and the names of pods.
+/// Common to all mounts of a process: counts, and the names of pods.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) pressure: Arc<pressure::Figures>,
