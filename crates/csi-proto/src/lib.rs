@@ -3,7 +3,7 @@
 //! Everything here is generated from the protocol file of the specification, whose comments are the documentation.
 //! The file is under the Apache License, Version 2.0.
 
-#[expect(
+#[allow(
     missing_docs,
     clippy::all,
     clippy::missing_errors_doc,

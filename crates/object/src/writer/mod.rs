@@ -18,7 +18,7 @@
 //! W2. Hence a process that was fenced, and whose claim is still the newest, was fenced by one that wrote nothing. It may
 //!     open SlateDB again and repeat its batch. If its claim is not the newest, the volume is lost to it for good.
 //! W3. The newest claim is never removed, only rewritten by its holder, so numbers do not begin again. It goes
-//!     with the whole volume only ([`crate::delete`]).
+//!     with the whole volume only ([`crate::delete()`]).
 //! W4. No decision compares clocks. Times in claims are for people.
 //! W5. A claim is taken without asking only if its holder is known to have ended: a process of this boot that is gone, or
 //!     one of an earlier boot of this machine.
