@@ -12,12 +12,15 @@ use crate::control::protocol::{Listed, MountRequest, Phase, VolumeOptions};
 use crate::exit::Failure;
 use crate::os::detach::detach;
 use crate::os::mount_table;
+use crate::parallel::for_each_within;
 use crate::source;
 use crate::volume::endpoints::{is_dead, name_of};
 use crate::volume::name::VolumeName;
 
 /// Interval between two looks at an unmount that is running, or at data that an earlier daemon left.
 const LOOK: Duration = Duration::from_millis(100);
+/// A source that is gone says so within this time.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A volume to mount.
 #[derive(Clone, Debug)]
@@ -83,7 +86,7 @@ impl Node {
     /// their names.
     ///
     /// # Blocking
-    /// At most until the deadline for unmounts.
+    /// At most until the deadline for unmounts, and then for [`ANSWERS_WITHIN`].
     pub(crate) fn unstage(&self, id: &str, path: &Path) -> Result<(), NodeError> {
         // Of a directory that does not exist, the name is as good.
         let path = name_of(path).unwrap_or_else(|_| path.to_path_buf());
@@ -187,9 +190,16 @@ fn is_same_source(has: &Path, asked: &Path) -> bool {
         }
 }
 
-/// Whether a source is a directory that no longer exists.
+/// Whether a source is a directory that no longer exists. One that does not answer is there.
+///
+/// # Blocking
+/// At most for [`ANSWERS_WITHIN`].
 fn is_removed(source: &Path) -> bool {
-    !source::is_url(source) && matches!(source.try_exists(), Ok(false))
+    if source::is_url(source) {
+        return false;
+    }
+    let looked = for_each_within("sw-look", vec![source.to_path_buf()], ANSWERS_WITHIN, |source| source.try_exists());
+    looked.is_ok_and(|(found, _)| matches!(found[..], [Ok(false)]))
 }
 
 /// Frees a staging directory on which a mount of a dead daemon is left.
