@@ -134,7 +134,7 @@ fn heavy() -> Result<TestCount, String> {
     let mut programs: Vec<_> =
         TestProgram::build(engine)?.into_iter().map(|program| program.args("--ignored")).collect();
     for program in TestProgram::build(all_tests())? {
-        let program = program.clone().env(COMMAND, &command);
+        let program = program.env(COMMAND, &command);
         if program.is("mounts") {
             let kills = program.env("SLACKWATER_MOUNT_KILLS", "50").env("SLACKWATER_MOUNT_RUNS", "10");
             programs.push(kills.args("kills:: crash_mix:: load::"));

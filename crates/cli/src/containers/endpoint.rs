@@ -8,12 +8,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Mode;
-use rustix::process::umask;
 use slackwater_fuse::Printable as _;
 
 use crate::control::client;
 use crate::exit::Failure;
+use crate::os::private_socket;
 use crate::output::shell;
 
 /// A socket at which this process listens. Dropping it removes the file.
@@ -47,10 +46,7 @@ impl Endpoint {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed("access", &error)),
         }
-        let before = umask(Mode::from_raw_mode(0o177));
-        let bound = UnixListener::bind(&path);
-        umask(before);
-        let listener = bound.map_err(|error| failed("listen at", &error))?;
+        let listener = private_socket::listen(&path).map_err(|error| failed("listen at", &error))?;
         Ok((Self { path }, listener))
     }
 

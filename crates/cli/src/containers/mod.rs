@@ -7,6 +7,7 @@
 //! ```text
 //! arguments  the command lines
 //! endpoint   the Unix socket of a plugin
+//! service    the process of a plugin, once it listens
 //! durable    small files that survive a crash of the machine
 //! limits     limits as people write them: attributes of a volume, a storage class or a pod
 //! volumes/   the records of volumes; how they are made and removed
@@ -38,6 +39,8 @@ mod node;
 pub(crate) mod pods;
 #[cfg(feature = "containers")]
 pub(crate) mod quota;
+#[cfg(feature = "containers")]
+mod service;
 #[cfg(feature = "containers")]
 pub(crate) mod volumes;
 

@@ -12,13 +12,14 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FlockOperation, Gid, Mode, OFlags, chownat, flock};
+use rustix::fs::{CWD, FlockOperation, Gid, OFlags, chownat, flock};
 use rustix::io::Errno;
-use rustix::process::{geteuid, umask};
+use rustix::process::geteuid;
 use slackwater_fuse::Printable as _;
 
 use crate::control::client;
 use crate::exit::Failure;
+use crate::os::private_socket;
 use crate::output::shell;
 use crate::output::terminal::errln;
 use crate::volume::keeping::Leave;
@@ -59,10 +60,7 @@ impl Socket {
             Err(error) => return Err(failed("access", &error)),
         }
         // K2: no other thread creates files yet.
-        let before = umask(Mode::from_raw_mode(0o177));
-        let bound = UnixListener::bind(path);
-        umask(before);
-        let listener = bound.map_err(|error| failed("listen at", &error))?;
+        let listener = private_socket::listen(path).map_err(|error| failed("listen at", &error))?;
         let socket = Self { path: path.to_path_buf(), lock };
         if let Some(gid) = gid {
             chownat(CWD, path, None, Some(gid), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)

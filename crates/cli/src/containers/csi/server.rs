@@ -1,4 +1,4 @@
-//! The socket, the calls and the end of the plugin.
+//! The services, and their calls on the socket.
 //!
 //! One thread receives and answers; the work of calls is on others ([`super::calls`]).
 
@@ -7,13 +7,11 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use slackwater_csi_proto::Topology;
 use slackwater_csi_proto::controller_server::{self, ControllerServer};
 use slackwater_csi_proto::identity_server::{self, IdentityServer};
 use slackwater_csi_proto::node_server::{self, NodeServer};
-use slackwater_fuse::Printable as _;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 use tonic::Status;
@@ -32,13 +30,10 @@ use crate::containers::csi::parameters::Pools;
 use crate::containers::endpoint::Endpoint;
 use crate::containers::node::Node;
 use crate::containers::pods::Api;
+use crate::containers::service::{self, ENDS_WITHIN};
 use crate::containers::volumes::Volumes;
 use crate::exit::Failure;
 use crate::os::sys::{Signal, Signals};
-use crate::output::terminal::outln;
-
-/// The time that running calls get at the end. After it they are cut off, as by a kill.
-const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Serves until the end is requested.
 ///
@@ -50,32 +45,18 @@ const ENDS_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) fn run(arguments: &CsiArguments) -> Result<(), Failure> {
     // Before the first thread, because all threads inherit the mask.
     let signals = Signals::block();
-    let services = Services::of(arguments)?;
+    let volumes = match arguments.mode {
+        CsiMode::Node => None,
+        CsiMode::Controller | CsiMode::All => Some(Volumes::open(&arguments.state)?),
+    };
+    let services = Services::of(arguments, volumes.clone())?;
     let (endpoint, listener) = Endpoint::listen(&arguments.endpoint)?;
-    let failed = |error: io::Error| Failure::failed(format!("cannot serve {}: {error}", endpoint.path().printable()));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .max_blocking_threads(THREADS_MAX)
-        .build()
-        .map_err(failed)?;
-    let (asks, asked) = oneshot::channel();
-    std::thread::Builder::new().name("sw-signals".into()).spawn(move || asks.send(signals.wait())).map_err(failed)?;
-    let served = runtime.block_on(serve(services, listener, asked, || {
-        outln!("Listening at {}. End with Ctrl-C or SIGTERM.", endpoint.path().printable());
-    }));
-    drop(endpoint);
-    // Threads that wait for a hung source end with the process.
-    runtime.shutdown_background();
-    served.map_err(|error| Failure::failed(format!("cannot serve: {error}")))
+    // The unfinished work of a plugin that was killed is finished beside the calls.
+    let finish = volumes.map(|volumes| move || volumes.finish());
+    service::run(signals, endpoint, THREADS_MAX, finish, |asked| serve(services, listener, asked))
 }
 
-async fn serve(
-    services: Services,
-    listener: UnixListener,
-    asked: oneshot::Receiver<Signal>,
-    ready: impl FnOnce(),
-) -> io::Result<()> {
+async fn serve(services: Services, listener: UnixListener, asked: oneshot::Receiver<Signal>) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
     let stop = Arc::new(Notify::new());
@@ -83,14 +64,12 @@ async fn serve(
     let server =
         Server::builder().serve_with_incoming_shutdown(services, incoming, async move { stopped.notified().await });
     let mut server = std::pin::pin!(server);
-    ready();
     tokio::select! {
         ended = &mut server => return ended.map_err(io::Error::other),
         // An error: the thread is gone, and with it the way to end in order.
         _ = asked => {}
     }
     stop.notify_one();
-    // Those that are cut off are repeated by the platform.
     match timeout(ENDS_WITHIN, server).await {
         Ok(ended) => ended.map_err(io::Error::other),
         Err(_) => Ok(()),
@@ -106,19 +85,17 @@ struct Services {
 }
 
 impl Services {
-    fn of(arguments: &CsiArguments) -> Result<Self, Failure> {
-        let [has_controller, has_node] =
-            [CsiMode::Controller, CsiMode::Node].map(|mode| arguments.mode == mode || arguments.mode == CsiMode::All);
+    /// With the records of volumes, if it has the controller.
+    fn of(arguments: &CsiArguments, volumes: Option<Volumes>) -> Result<Self, Failure> {
+        let has_controller = volumes.is_some();
         let calls = Arc::new(Calls::new());
         let segments = arguments.topology.iter().cloned().collect();
         let topology = (!arguments.topology.is_empty()).then_some(Topology { segments });
-        let node = match has_node {
-            true => Some(Arc::new(Node::new(arguments.at().path()?, arguments.unmount_deadline))),
-            false => None,
-        };
-        let volumes = match has_controller {
-            true => Some(volumes_of(arguments)?),
-            false => None,
+        let node = match arguments.mode {
+            CsiMode::Controller => None,
+            CsiMode::Node | CsiMode::All => {
+                Some(Arc::new(Node::new(arguments.at().path()?, arguments.unmount_deadline)))
+            }
         };
         // With a pool on each machine, the records of a volume are on its own.
         let on_node = volumes.clone().filter(|_| node.is_some() && topology.is_some());
@@ -145,17 +122,6 @@ impl Services {
         });
         Ok(Self { identity, controller, node })
     }
-}
-
-/// The records of volumes. The unfinished work of a plugin that was killed is finished beside the calls.
-fn volumes_of(arguments: &CsiArguments) -> Result<Volumes, Failure> {
-    let volumes = Volumes::open(&arguments.state)?;
-    let finished = volumes.clone();
-    std::thread::Builder::new()
-        .name("sw-finish".into())
-        .spawn(move || finished.finish())
-        .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
-    Ok(volumes)
 }
 
 fn host_name() -> String {

@@ -4,7 +4,7 @@
 //! mounted when the first container asks for it, and unmounted when the last one has given it back.
 //!
 //! ```text
-//! server    HTTP on the socket; the end of the plugin
+//! server    HTTP on the socket
 //! messages  requests and answers
 //! driver    the calls
 //! users     the users of mounted volumes

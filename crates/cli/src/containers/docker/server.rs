@@ -1,6 +1,4 @@
-//! HTTP on the socket of the plugin, and the end of the plugin.
-//!
-//! One thread receives and answers; calls have threads of their own.
+//! HTTP on the socket of the plugin.
 //!
 //! # Invariants
 //! H1. A connection serves one request. Its head and its body arrive within [`REQUEST_WITHIN`], and are at most
@@ -14,7 +12,6 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Limited};
@@ -37,10 +34,10 @@ use crate::containers::docker::messages::{Answer, MEDIA_TYPE};
 use crate::containers::docker::users::Users;
 use crate::containers::endpoint::Endpoint;
 use crate::containers::node::Node;
+use crate::containers::service::{self, ENDS_WITHIN};
 use crate::containers::volumes::{Pool, Volumes};
 use crate::exit::Failure;
 use crate::os::sys::Signals;
-use crate::output::terminal::outln;
 
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 /// The least that the library allows.
@@ -50,8 +47,6 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 const CALLS_MAX: usize = 128;
 /// Pause after a failed accept, most likely for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The time that running calls get at the end. After it they are cut off, as by a kill.
-const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Serves until the end is requested.
 ///
@@ -82,22 +77,9 @@ pub(crate) fn run(arguments: &DockerPluginArguments) -> Result<(), Failure> {
     // Docker makes it, but may start later.
     socket.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
     let (endpoint, listener) = Endpoint::listen(&socket.to_string_lossy())?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .max_blocking_threads(CALLS_MAX)
-        .build()
-        .map_err(failed)?;
-    let (asks, asked) = oneshot::channel();
-    thread::Builder::new().name("sw-signals".into()).spawn(move || asks.send(signals.wait())).map_err(failed)?;
     let finishing = Arc::clone(&driver);
-    thread::Builder::new().name("sw-finish".into()).spawn(move || finishing.finish()).map_err(failed)?;
-    outln!("Listening at {}. End with Ctrl-C or SIGTERM.", endpoint.path().printable());
-    let served = runtime.block_on(serve(driver, listener, asked)).map_err(failed);
-    drop(endpoint);
-    // Threads that wait for a hung source end with the process.
-    runtime.shutdown_background();
-    served
+    let finish = Some(move || finishing.finish());
+    service::run(signals, endpoint, CALLS_MAX, finish, |asked| serve(driver, listener, asked))
 }
 
 /// Takes the state directory for this process (K3).
@@ -135,7 +117,6 @@ async fn serve<T>(driver: Arc<Driver>, listener: UnixListener, mut asked: onesho
         }
     }
     drop(listener);
-    // The platform repeats those that are cut off.
     let _ = timeout(ENDS_WITHIN, async { while connections.join_next().await.is_some() {} }).await;
     Ok(())
 }
