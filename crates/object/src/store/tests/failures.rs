@@ -10,7 +10,7 @@ use slackwater_s3_server::{Answer, Script, Server};
 
 use super::{QUICK, environment, location, s3};
 use crate::store::classify::classify;
-use crate::store::{Failure, Location, Operation, Store, create, of_store};
+use crate::store::{Failure, Location, Operation, Patience, Store, create, of_store};
 use crate::volume::ObjectBackend;
 use crate::writer::{ClaimError, Claims};
 
@@ -25,15 +25,15 @@ fn only(answer: Answer) -> Server {
 }
 
 /// The failure that a get ends with, and the requests that it took.
-async fn get(server: &Server) -> (Failure, u64) {
-    let store = Store::connect(&location(server), None).expect("good settings");
+async fn get(server: &Server, patience: Patience) -> (Failure, u64) {
+    let store = Store::connect(&location(server, patience), None).expect("good settings");
     let error = store.patient.get(&path()).await.expect_err("scripted");
     (classify(&error), store.counts().total())
 }
 
 #[tokio::test]
 async fn what_a_volume_needs_works() {
-    let (_server, store) = s3();
+    let (_server, store) = s3(Patience::SHORT);
     let (objects, path) = (&store.patient, path());
     let attribute = Attribute::Metadata("slatedbputid".into());
     let attributes: Attributes = [(attribute.clone(), "one")].into_iter().collect();
@@ -60,7 +60,7 @@ async fn what_a_volume_needs_works() {
 
 #[tokio::test]
 async fn a_thousand_and_more_objects_are_listed_and_removed() {
-    let (_server, store) = s3();
+    let (_server, store) = s3(Patience::SHORT);
     let paths: Vec<_> = (0..1200).map(|number| Path::from(format!("many/{number:04}"))).collect();
     let puts = paths.iter().map(|path| store.patient.put(path, "x".into()));
     let stored: Vec<_> =
@@ -76,7 +76,7 @@ async fn a_thousand_and_more_objects_are_listed_and_removed() {
 /// Two at once may both see that an object does not exist; only one may create it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_of_many_creators_wins() {
-    let (_server, store) = s3();
+    let (_server, store) = s3(Patience::SHORT);
     for round in 0..20 {
         let path = Path::from(format!("race/{round}"));
         let creators = (0..8).map(|creator| {
@@ -94,7 +94,7 @@ async fn one_of_many_creators_wins() {
 
 #[tokio::test]
 async fn a_creation_whose_reply_was_lost_is_recognised() {
-    let (server, store) = s3();
+    let (server, store) = s3(Patience::SHORT);
     server.script(Script::new(Answer::LoseReply).method("PUT").times(1));
     assert!(create(&*store.hasty, &path(), "mine".into()).await.expect("an answer"), "it is ours");
     assert_eq!(store.counts().of(Operation::Create), 2);
@@ -112,7 +112,7 @@ async fn failures_that_may_pass_are_repeated() {
         Answer::Hang,
     ];
     for answer in answers {
-        let (server, store) = s3();
+        let (server, store) = s3(QUICK);
         store.patient.put(&path(), "content".into()).await.expect("stored");
         server.script(Script::new(answer.clone()).times(2));
         let found = store.patient.get(&path()).await.unwrap_or_else(|error| panic!("{answer:?}: {error}"));
@@ -136,9 +136,9 @@ async fn a_bucket_that_is_missing_is_named() {
 #[tokio::test]
 async fn wrong_and_expired_credentials_are_tried_twice() {
     let server = only(Answer::error(400, "ExpiredToken", "The provided token has expired."));
-    assert_eq!(get(&server).await, (Failure::Credentials, 2));
+    assert_eq!(get(&server, Patience::SHORT).await, (Failure::Credentials, 2));
     let server = only(Answer::error(403, "AccessDenied", "Access Denied"));
-    assert_eq!(get(&server).await, (Failure::Permission, 2));
+    assert_eq!(get(&server, Patience::SHORT).await, (Failure::Permission, 2));
     let server = Server::start().expect("a server on loopback");
     let variables = server.environment();
     let mut variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
@@ -155,16 +155,18 @@ async fn a_clock_that_is_off_is_named() {
         "RequestTimeTooSkewed",
         "The difference between the request time and the server's time",
     ));
-    assert_eq!(get(&server).await, (Failure::ClockSkew, 1));
-    let error = Store::connect(&location(&server), None).expect("good settings").hasty.get(&path()).await;
-    let text = crate::store::explain(&location(&server), "open", &error.expect_err("scripted")).to_string();
+    assert_eq!(get(&server, Patience::SHORT).await, (Failure::ClockSkew, 1));
+    let error =
+        Store::connect(&location(&server, Patience::SHORT), None).expect("good settings").hasty.get(&path()).await;
+    let text =
+        crate::store::explain(&location(&server, Patience::SHORT), "open", &error.expect_err("scripted")).to_string();
     assert!(text.contains("clock of this machine is off"), "{text}");
 }
 
 #[tokio::test]
 async fn a_store_that_asks_for_fewer_requests_is_obeyed_and_then_named() {
     let server = only(Answer::error(503, "SlowDown", "Please reduce your request rate."));
-    let (failure, requests) = get(&server).await;
+    let (failure, requests) = get(&server, QUICK).await;
     assert_eq!(failure, Failure::Throttled);
     assert!((3..=8).contains(&requests), "{requests} within 3 s");
 }
@@ -172,7 +174,7 @@ async fn a_store_that_asks_for_fewer_requests_is_obeyed_and_then_named() {
 #[tokio::test]
 async fn a_store_that_hangs_is_a_timeout() {
     let server = only(Answer::Hang);
-    let (failure, requests) = get(&server).await;
+    let (failure, requests) = get(&server, QUICK).await;
     assert_eq!(failure, Failure::Timeout);
     assert!(requests >= 3, "each attempt has its limit: {requests}");
 }
@@ -180,7 +182,7 @@ async fn a_store_that_hangs_is_a_timeout() {
 #[tokio::test]
 async fn a_store_that_is_gone_is_unreachable() {
     let server = Server::start().expect("a server on loopback");
-    let location = location(&server);
+    let location = location(&server, QUICK);
     drop(server);
     let store = Store::connect(&location, None).expect("good settings");
     let error = store.hasty.get(&path()).await.expect_err("nobody listens");
@@ -190,7 +192,7 @@ async fn a_store_that_is_gone_is_unreachable() {
 /// Proxies and some stores answer 200 with an error inside.
 #[tokio::test]
 async fn a_success_with_an_error_inside_is_a_failure() {
-    let (server, store) = s3();
+    let (server, store) = s3(QUICK);
     let page = "<html><body>login first</body></html>";
     server.script(Script::new(Answer::Status(200, page.into())));
     let error = store.hasty.get(&path()).await.expect_err("no object has no length, time and tag");
@@ -206,7 +208,7 @@ async fn a_success_with_an_error_inside_is_a_failure() {
 /// A volume whose claims cannot be listed is not a free one.
 #[tokio::test]
 async fn a_listing_that_is_none_does_not_free_a_volume() {
-    let (server, store) = s3();
+    let (server, store) = s3(QUICK);
     let claims = Claims::new(store.hasty.clone());
     let held = claims.acquire(false, 0).await.expect("it is free");
     server.script(Script::new(Answer::Status(200, "<html>login first</html>".into())).under("list-type"));
@@ -227,7 +229,7 @@ fn a_volume_is_not_made_in_a_missing_bucket_and_the_command_for_one_is_named() {
 
 #[tokio::test]
 async fn a_slow_store_is_waited_for() {
-    let (server, store) = s3();
+    let (server, store) = s3(Patience::SHORT);
     server.set_delay(Duration::from_millis(200));
     store.patient.put(&path(), "content".into()).await.expect("slow is not gone");
     assert_eq!(store.counts().total(), 1);

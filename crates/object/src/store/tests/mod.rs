@@ -39,13 +39,13 @@ fn environment(server: &Server) -> Environment {
     Environment::of(variables.each_ref().map(|(name, value)| (*name, value.as_str())))
 }
 
-fn location(server: &Server) -> Location {
-    Location::parse_in(&format!("s3://{BUCKET}/volume"), environment(server)).expect("a good URL").patient(QUICK)
+fn location(server: &Server, patience: Patience) -> Location {
+    Location::parse_in(&format!("s3://{BUCKET}/volume"), environment(server)).expect("a good URL").patient(patience)
 }
 
-/// A server and an open store on it.
-fn s3() -> (Server, Store) {
+/// A server and an open store on it. A test in which no request fails or hangs is patient: this machine may be slow.
+fn s3(patience: Patience) -> (Server, Store) {
     let server = Server::start().expect("a server on loopback");
-    let store = Store::connect(&location(&server), None).expect("good settings");
+    let store = Store::connect(&location(&server, patience), None).expect("good settings");
     (server, store)
 }

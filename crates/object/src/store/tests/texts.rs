@@ -8,7 +8,7 @@ use object_store::path::Path;
 use slackwater_s3_server::{Answer, SECRET_KEY, Script, Server};
 
 use super::{QUICK, environment, location};
-use crate::store::{Environment, Failure, Location, Store, StoreCheck, check_store, explain, of_store};
+use crate::store::{Environment, Failure, Location, Patience, Store, StoreCheck, check_store, explain, of_store};
 
 /// Every text that a user or a log may see of a failure.
 async fn texts(location: &Location) -> String {
@@ -44,7 +44,7 @@ async fn no_text_of_a_failure_has_a_secret() {
     for answer in answers {
         let server = Server::start().expect("a server on loopback");
         server.script(Script::new(answer.clone()));
-        let all = texts(&location(&server)).await;
+        let all = texts(&location(&server, QUICK)).await;
         assert!(!all.contains(SECRET_KEY), "{answer:?}: {all}");
         assert!(all.contains("cannot open s3://test/volume"), "{answer:?}: {all}");
     }
@@ -69,7 +69,7 @@ async fn settings_that_are_refused_are_not_repeated() {
 #[test]
 fn a_healthy_store_has_no_complaints() {
     let server = Server::start().expect("a server on loopback");
-    let checks = check_store(&location(&server));
+    let checks = check_store(&location(&server, Patience::SHORT));
     assert_eq!(failed(&checks), [""; 0], "{checks:?}");
     assert_eq!(checks.len(), 8);
     for url in ["memory:doctor", &file("doctor")] {
@@ -113,7 +113,7 @@ fn the_doctor_names_what_is_wrong() {
     let server = Server::start().expect("a server on loopback");
     server.script(Script::new(Answer::error(403, "AccessDenied", "Access Denied")).method("DELETE"));
     server.script(Script::new(Answer::error(403, "AccessDenied", "Access Denied")).method("POST"));
-    let checks = check_store(&location(&server));
+    let checks = check_store(&location(&server, Patience::SHORT));
     assert_eq!(failed(&checks), ["delete"], "{checks:?}");
 }
 
