@@ -51,6 +51,12 @@ impl FileSystem {
         matches!(self.magic, FUSE | NFS | V9FS | SMB | CIFS | SMB2)
     }
 
+    /// Whether `fdatasync` of a directory that has not changed empties the cache of the device and does nothing else. That
+    /// of XFS does nothing.
+    pub(super) fn flushes_by_directory(self) -> bool {
+        self.magic == EXT4
+    }
+
     /// Whether a kernel handle identifies a file in any process, as long as the file exists. FUSE forgets nodes that
     /// are not open, and a server may then give the same file another number.
     pub(super) fn has_lasting_handles(self) -> bool {

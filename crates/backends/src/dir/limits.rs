@@ -22,6 +22,7 @@ pub(super) fn limits_of(file_system: FileSystem, device: u64) -> Limits {
         unit_bytes: MAX_UNIT_BYTES,
         units_in_flight: UNITS_IN_FLIGHT as u32,
         device: Some(device),
+        flushes: file_system.flushes_by_directory(),
         readahead_bytes: 0,
         reopens: true,
     }

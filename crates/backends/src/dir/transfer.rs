@@ -45,6 +45,8 @@ pub struct DirStats {
     pub direct_reads: u64,
     /// Ordinary reads.
     pub plain_reads: u64,
+    /// Flushes of the device's cache after a write.
+    pub flushes: u64,
 }
 
 /// The I/O paths: which were refused, and how often each was used.
@@ -57,6 +59,7 @@ pub(super) struct IoPaths {
     plain_writes: AtomicU64,
     direct_reads: AtomicU64,
     plain_reads: AtomicU64,
+    flushes: AtomicU64,
 }
 
 /// An I/O path for writes. Only the first two can be refused.
@@ -78,8 +81,10 @@ impl Volume {
             match self.write_by(&io_path, &slices, at) {
                 Ok(0) => return Err(BackendError::new(ErrorKind::Io, "pwritev2 wrote nothing")),
                 Ok(count) => {
-                    if let (IoPath::Plain(fd), true) = (&io_path, unit.refills()) {
-                        begin_writeback(fd, at, count); // R6
+                    match &io_path {
+                        IoPath::Plain(fd) if unit.refills() => begin_writeback(fd, at, count), // R6
+                        IoPath::Direct(_) if unit.flushes() => self.flush_device(),
+                        IoPath::Direct(_) | IoPath::Dontcache(_) | IoPath::Plain(_) => {}
                     }
                     written += count;
                 }
@@ -91,6 +96,13 @@ impl Volume {
             }
         }
         Ok(written)
+    }
+
+    /// Empties the cache of the device, so that no sync has to wait for what has been written so far. The journal is not
+    /// touched, as it would be by a sync of the file. Nothing depends on its success: only a sync promises anything.
+    fn flush_device(&self) {
+        self.io_paths.flushes.fetch_add(1, Ordering::Relaxed);
+        let _ = fdatasync(&self.root);
     }
 
     /// The path for the next `left` bytes at `at`, and how many of them use it.
@@ -224,6 +236,7 @@ impl Volume {
             plain_writes: count(&self.io_paths.plain_writes),
             direct_reads: count(&self.io_paths.direct_reads),
             plain_reads: count(&self.io_paths.plain_reads),
+            flushes: count(&self.io_paths.flushes),
         }
     }
 }
@@ -309,6 +322,35 @@ mod tests {
         assert!(!volume.io_paths.remember(&IoPath::Plain(&fd), Errno::INVAL));
         let attr = volume.getattr(&file).expect("it is open");
         assert_eq!(attr.size_bytes, 100_001);
+        std::fs::remove_dir_all(&path).expect("ours to remove");
+    }
+
+    /// Small units stay in the page cache of the kernel, which a flush of the device does not reach.
+    #[test]
+    fn a_unit_past_the_page_cache_is_flushed_if_it_asks_for_it() {
+        let path = std::env::temp_dir().join(format!("slackwater-flushes-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory for the test");
+        let volume = Volume::open(&path, Reopening::ByKernel).expect("it was just made");
+        let root = volume.open_root().expect("a volume has a root").node;
+        let file = volume.make(&root, "file".as_ref(), &NewNode::File, 0o644, None).expect("the name is free").node;
+        let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).expect("memory for an arena");
+        let flushes_of = |pages: u32, flushes: bool| {
+            let before = volume.stats();
+            let mut frames = Vec::new();
+            assert_eq!(arena.alloc_many(Pool::Normal, pages as usize, &mut frames), pages as usize);
+            let mut gather = Gather::new(Arc::clone(&arena), pages as usize);
+            assert!(frames.iter().all(|frame| gather.push(*frame)));
+            let len = (pages * PAGE_BYTES as u32) as usize;
+            let unit = WriteUnit::detached(file.clone(), 0, gather, len, Done::new(|_| ())).flushing(flushes);
+            assert_eq!(volume.write(&unit).ok(), Some(len));
+            let after = volume.stats();
+            (after.direct_writes - before.direct_writes, after.flushes - before.flushes)
+        };
+        assert_eq!(flushes_of(32, false).1, 0);
+        assert_eq!(flushes_of(1, true), (0, 0));
+        let (direct, flushes) = flushes_of(32, true);
+        assert_eq!(flushes, direct, "tmpfs may have neither");
+        assert_eq!(volume.limits().flushes, volume.file_system.flushes_by_directory());
         std::fs::remove_dir_all(&path).expect("ours to remove");
     }
 

@@ -1,6 +1,7 @@
 //! P7: what a sync finds ahead of it on a device that it shares with other volumes.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,11 +18,15 @@ struct Writer {
     file: File,
     /// Bytes of each write, in the order of the calls.
     units: Arc<Mutex<Vec<usize>>>,
+    /// Writes that were to be flushed.
+    flushed: Arc<AtomicUsize>,
 }
 
 /// The bytes of the least limit, and of its units.
 const IN_FLIGHT_BYTES: usize = 1 << 20;
 const UNIT_BYTES: usize = 256 << 10;
+/// The same if units are flushed: one.
+const FLUSHED_BYTES: usize = 128 << 10;
 /// More than the limit for each volume.
 const FILE_BYTES: usize = 3 << 20;
 
@@ -31,19 +36,21 @@ fn on_the_device() -> Limits {
 
 impl Writer {
     /// Its file is larger than what the backend takes at once.
-    fn new(rig: &Rig, name: &str) -> Self {
-        let disk = Disk::with_limits(on_the_device());
+    fn new(rig: &Rig, name: &str, limits: Limits) -> Self {
+        let disk = Disk::with_limits(limits);
         let volume = rig.engine.mount(name, disk.backend.clone()).unwrap();
         let units: Arc<Mutex<Vec<usize>>> = Arc::default();
-        let seen = Arc::clone(&units);
+        let flushed: Arc<AtomicUsize> = Arc::default();
+        let (seen, seen_flushed) = (Arc::clone(&units), Arc::clone(&flushed));
         disk.faults.add(Rule::hold().on("write").matching(move |call| {
             let Call::Write(unit) = call else { return false };
             seen.lock().unwrap().push(unit.len_bytes());
+            seen_flushed.fetch_add(usize::from(unit.flushes()), Ordering::Relaxed);
             true
         }));
         let file = create(&volume, "file");
         file.write_at(0, &vec![1; FILE_BYTES]).unwrap();
-        Self { disk, volume, file, units }
+        Self { disk, volume, file, units, flushed }
     }
 
     /// The sizes of the units in flight, by ticket.
@@ -67,11 +74,15 @@ fn bytes_in_flight(writers: &[Writer]) -> usize {
 
 /// Three volumes, and `synced` on a fourth.
 fn rig() -> (Rig, [Writer; 3], File) {
+    rig_with(on_the_device())
+}
+
+fn rig_with(limits: Limits) -> (Rig, [Writer; 3], File) {
     let tunables = Tunables { dirty_background_percent: 1, ..by_hand() };
-    let rig = Rig::with(Disk::with_limits(on_the_device()), tunables);
+    let rig = Rig::with(Disk::with_limits(limits.clone()), tunables);
     let synced = rig.create("synced");
     synced.write_at(0, b"x").unwrap();
-    let writers = ["a", "b", "c"].map(|name| Writer::new(&rig, name));
+    let writers = ["a", "b", "c"].map(|name| Writer::new(&rig, name, limits.clone()));
     (rig, writers, synced)
 }
 
@@ -113,6 +124,58 @@ fn p07_a_second_after_the_last_sync_the_device_is_used_in_full_again() {
         let _ = rig.engine.step();
     }
     assert!(bytes_in_flight(&writers) > 4 * IN_FLIGHT_BYTES, "{}", bytes_in_flight(&writers));
+    end(rig, writers, synced);
+}
+
+/// Ends a unit of some writer that has one in flight, and lets the flushers go on.
+fn end_one(rig: &Rig, writers: &[Writer]) {
+    let busy = writers.iter().find(|writer| !writer.in_flight().is_empty()).unwrap();
+    busy.end_oldest();
+    let _ = rig.engine.step();
+}
+
+/// What has left the device's cache costs a sync nothing, so what is in flight counts alone.
+#[test]
+fn p07_a_backend_that_can_is_asked_to_flush_units_while_syncs_are_made() {
+    let (rig, writers, synced) = rig_with(Limits { flushes: true, ..on_the_device() });
+    let flushed = || writers.iter().map(|writer| writer.flushed.load(Ordering::Relaxed)).sum::<usize>();
+    let submitted = || writers.iter().map(|writer| writer.units.lock().unwrap().len()).sum::<usize>();
+    synced.fsync().unwrap();
+    let _ = rig.engine.step();
+    for _ in 0..20 {
+        assert_eq!(bytes_in_flight(&writers), FLUSHED_BYTES);
+        end_one(&rig, &writers);
+    }
+    assert_eq!((flushed(), submitted()), (21, 21));
+    rig.clock.advance(Duration::from_millis(1100));
+    (0..5).for_each(|_| end_one(&rig, &writers));
+    assert!(bytes_in_flight(&writers) >= 2 << 20, "{}", bytes_in_flight(&writers));
+    assert_eq!(flushed(), 21, "no sync is made, so throughput is all that counts");
+    assert!(submitted() > 21);
+    end(rig, writers, synced);
+}
+
+/// A program that syncs every second, as Redis does, is no stranger to the gate.
+#[test]
+fn p07_regular_syncs_keep_the_limit_between_them() {
+    let (rig, writers, synced) = rig();
+    let sync_after = |ms| {
+        rig.clock.advance(Duration::from_millis(ms));
+        synced.write_at(0, b"y").unwrap();
+        synced.fsync().unwrap();
+        let _ = rig.engine.step();
+    };
+    let limit_holds_after = |ms| {
+        rig.clock.advance(Duration::from_millis(ms));
+        (0..5).for_each(|_| end_one(&rig, &writers));
+        bytes_in_flight(&writers) <= IN_FLIGHT_BYTES
+    };
+    sync_after(0);
+    sync_after(1050);
+    assert!(limit_holds_after(2000), "twice the pause");
+    sync_after(60_000);
+    writers.iter().for_each(|writer| writer.file.write_at(0, &vec![2; FILE_BYTES]).map(drop).unwrap());
+    assert!(!limit_holds_after(1100), "such a sync says nothing about the next one");
     end(rig, writers, synced);
 }
 

@@ -63,6 +63,7 @@ pub(crate) fn limits() -> Limits {
         units_in_flight: 8,
         device: None,
         readahead_bytes: 0,
+        flushes: false,
         reopens: true,
     }
 }

@@ -117,6 +117,8 @@ pub struct Limits {
     /// Volumes with the same number share a device: a sync on one holds background writes of the others back. `None`:
     /// the volume shares its device with no other.
     pub device: Option<u64>,
+    /// Whether the backend empties the cache of the device after a unit that [asks for it](WriteUnit::flushes).
+    pub flushes: bool,
     /// How much to read ahead of a sequential reader, so that the latency of the backend does not slow it down. 0 leaves
     /// it to [`Tunables::readahead_pages`](crate::Tunables::readahead_pages), which otherwise only switches readahead
     /// off.

@@ -22,6 +22,7 @@ pub struct WriteUnit {
     len_bytes: usize,
     refills: bool,
     is_for_sync: bool,
+    flushes: bool,
     /// The lock is never contended: it makes units `Sync`, so that a backend can lend their bytes to several threads.
     pending: Option<(Gather, Mutex<WriteDone>)>,
 }
@@ -29,7 +30,7 @@ pub struct WriteUnit {
 impl WriteUnit {
     pub(crate) fn new(node: Node, offset_bytes: u64, len_bytes: usize, frames: Gather, done: WriteDone) -> Self {
         let pending = Some((frames, Mutex::new(LEAVES, done)));
-        Self { node, offset_bytes, len_bytes, refills: false, is_for_sync: false, pending }
+        Self { node, offset_bytes, len_bytes, refills: false, is_for_sync: false, flushes: false, pending }
     }
 
     /// A sync waits for the unit.
@@ -42,6 +43,21 @@ impl WriteUnit {
     /// Whether a sync waits for it. A backend that gathers or queues units should write it before others.
     pub fn is_for_sync(&self) -> bool {
         self.is_for_sync
+    }
+
+    /// Syncs are being made on the device. Each waits until the cache of the device is written, so these bytes should
+    /// have left it when the unit completes.
+    #[must_use]
+    pub fn flushing(mut self, flushes: bool) -> Self {
+        self.flushes = flushes;
+        self
+    }
+
+    /// Whether the bytes should have left the cache of the device when the unit completes. No promise depends on it: they
+    /// count as durable only after a sync. Never set unless the [limits](crate::backend::Limits::flushes) of the backend
+    /// say that it does this.
+    pub fn flushes(&self) -> bool {
+        self.flushes
     }
 
     /// The file was truncated to nothing, and these bytes replace its former content. They are to become durable soon:

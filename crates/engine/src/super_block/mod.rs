@@ -139,7 +139,7 @@ impl SuperBlock {
         let id = ShortBytes::new(name.as_bytes()).filter(|_| !name.is_empty()).ok_or_else(bad_name)?;
         let root: Found =
             call_and_wait(&*backend, &*engine.clock, None, |done| Call::Root { done }).map_err(MountError::Root)?;
-        let gate = engine.gates.of(backend.limits().device);
+        let gate = engine.gates.of(&backend.limits());
         let frames = u64::from(engine.arena.frames());
         let bdi = Arc::new(BackingDevInfo::new(
             name,

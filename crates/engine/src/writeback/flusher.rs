@@ -323,15 +323,15 @@ impl BdiWriteback {
         let unit_bytes = self.bdi.limits().unit_bytes;
         let gate = match reason {
             // A caller waits: the gate holds background units only.
-            WbReason::Sync => Pass::Open { unit_bytes, bytes: u64::MAX },
+            WbReason::Sync => Pass::Open { unit_bytes, bytes: u64::MAX, flushing: false },
             WbReason::Background
             | WbReason::Periodic
             | WbReason::Retry
             | WbReason::ForeignFlush
             | WbReason::DontCache => self.bdi.gate.pass(self, now, self.pool.tunables.gate_hold, unit_bytes),
         };
-        let (unit_bytes, bytes) = match gate {
-            Pass::Open { unit_bytes, bytes } => (unit_bytes, bytes),
+        let (unit_bytes, bytes, flushing) = match gate {
+            Pass::Open { unit_bytes, bytes, flushing } => (unit_bytes, bytes, flushing),
             Pass::Held(until) => {
                 self.put_back(inode, now);
                 return Visit::HeldUntil(until);
@@ -344,7 +344,7 @@ impl BdiWriteback {
         self.note_write_starts();
         let class = UnitClass::Background(Arc::clone(self));
         let (pages, gated) = (CHUNK_PAGES.min(bytes / PAGE_BYTES), reason != WbReason::Sync);
-        let limit = Limit { pages, unit_bytes, class: &class, gated };
+        let limit = Limit { pages, unit_bytes, class: &class, gated, flushing };
         let mut whole = PageIndex(0)..PageIndex(u64::MAX);
         let mut round = Round::begin(inode);
         tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),

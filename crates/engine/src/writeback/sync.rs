@@ -63,8 +63,13 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         leaf.set_bits(Mark::ToWrite, leaf.bits(Mark::Dirty));
         Scan::On
     });
-    let limit =
-        Limit { pages: u64::MAX, unit_bytes: sb.bdi().limits().unit_bytes, class: &UnitClass::Sync, gated: false };
+    let limit = Limit {
+        pages: u64::MAX,
+        unit_bytes: sb.bdi().limits().unit_bytes,
+        class: &UnitClass::Sync,
+        gated: false,
+        flushing: false,
+    };
     let mut left = whole.clone();
     let mut round = Round::begin(inode);
     loop {

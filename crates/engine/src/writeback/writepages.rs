@@ -39,6 +39,8 @@ pub(crate) struct Limit<'a> {
     pub(crate) class: &'a UnitClass,
     /// Whether the device gate may refuse a unit.
     pub(crate) gated: bool,
+    /// Whether the bytes should leave the cache of the device with the write.
+    pub(crate) flushing: bool,
 }
 
 /// Why a call stopped.
@@ -124,7 +126,7 @@ pub(crate) fn writepages(
         gate::pass("unit.chosen");
         range.start = unit.next();
         pages += unit.frames.frames().len() as u64;
-        submit(inode, unit, limit.class.clone());
+        submit(inode, unit, limit.class.clone(), limit.flushing);
         if matches!(limit.class, UnitClass::Sync) {
             break;
         }
@@ -226,7 +228,7 @@ impl Started {
     }
 }
 
-fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
+fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass, flushing: bool) {
     let sb = inode.super_block();
     let bdi = sb.bdi();
     let offset_bytes = unit.first.offset_bytes();
@@ -249,14 +251,14 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass) {
         end_writeback(&owner, first, frames, len_bytes, written, failed_commits);
         if !is_for_sync {
             owner.units.fetch_sub(1, Ordering::AcqRel);
-            sb.bdi().gate.end_unit(sb.now(), len_bytes as u64);
+            sb.bdi().gate.end_unit(sb.now(), len_bytes as u64, flushing);
         }
         sb.bdi().slots.release(&class);
         drop(owner);
         sb.unpin(); // W4: after dropping the inode
     };
     let unit = WriteUnit::new(node, offset_bytes, len_bytes, unit.frames, Box::new(done));
-    let unit = unit.refilling(inode.emptied.load(Ordering::Acquire)).for_sync(is_for_sync);
+    let unit = unit.refilling(inode.emptied.load(Ordering::Acquire)).for_sync(is_for_sync).flushing(flushing);
     bdi.backend.submit(Call::Write(unit));
 }
 

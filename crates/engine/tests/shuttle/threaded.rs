@@ -17,6 +17,7 @@ pub(crate) fn limits() -> Limits {
         max_file_bytes: 1 << 30,
         device: Some(1),
         readahead_bytes: 0,
+        flushes: false,
         reopens: true,
     }
 }

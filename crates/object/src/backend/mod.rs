@@ -33,6 +33,7 @@ pub(crate) fn limits() -> Limits {
         units_in_flight: UNITS_IN_FLIGHT,
         device: None,
         readahead_bytes: READAHEAD_BYTES,
+        flushes: false,
         reopens: true,
     }
 }

@@ -67,6 +67,7 @@ impl MemBackend {
             units_in_flight: 8,
             device: None,
             readahead_bytes: 0,
+            flushes: false,
             reopens: true,
         })
     }

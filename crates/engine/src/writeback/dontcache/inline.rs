@@ -25,8 +25,13 @@ impl StartWriteback for Inline {
         let sb = inode.super_block();
         let (bdi, clock) = (sb.bdi(), &*sb.engine().clock);
         let deadline = (!may_wait).then(|| clock.now());
-        let limit =
-            Limit { pages: u64::MAX, unit_bytes: bdi.limits().unit_bytes, class: &UnitClass::Sync, gated: false };
+        let limit = Limit {
+            pages: u64::MAX,
+            unit_bytes: bdi.limits().unit_bytes,
+            class: &UnitClass::Sync,
+            gated: false,
+            flushing: false,
+        };
         let mut round = Round::begin(inode);
         // Uses the slots of syncs, one unit at a time.
         while pages.start < pages.end
