@@ -187,6 +187,9 @@ slackwater set [OPTIONS] <NAME> <KEY=VALUE>...
 pub(crate) const SET_NOTES: &str = "\
 Settings of a volume:
   dontcache=on|off         as --dontcache of mount
+  dirty-limit=SIZE|none    the most bytes that are not durable; writers
+                           wait at it
+  dirty-expire=TIME|none   as --dirty-expire of mount, for this volume
 
 Settings of a tenant:
   limit=SIZE|none          as --tenant-limit of mount
@@ -197,6 +200,7 @@ A change lasts until the daemon ends.
 
 Examples:
   slackwater set web dontcache=on
+  slackwater set web dirty-limit=64MiB dirty-expire=5s
   slackwater set --tenant /containers/a limit=64MiB dontcache=none
   slackwater set --tenant pod:$UID name=default/web-0 limit=64MiB";
 

@@ -59,6 +59,12 @@ pub(crate) fn parse_upload_limit(text: &str) -> Result<u64, String> {
     is_enough.then_some(bytes).ok_or_else(|| "must be at least 64KiB; write for example 50MiB".to_owned())
 }
 
+/// Parses the most bytes of a volume that are not durable. A write may have 1 MiB.
+pub(crate) fn parse_dirty_limit(text: &str) -> Result<u64, String> {
+    let bytes = slackwater_arena::size::parse(text).map_err(|error| error.to_string())?;
+    (bytes >= 1 << 20).then_some(bytes).ok_or_else(|| "must be at least 1MiB; write for example 64MiB".to_owned())
+}
+
 /// Parses the time between two samples of `top`.
 pub(crate) fn parse_interval(text: &str) -> Result<Duration, &'static str> {
     let interval = parse_duration(text)?;

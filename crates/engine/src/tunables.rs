@@ -95,6 +95,12 @@ impl Tunables {
         self.retry_min.saturating_mul(1 << failures.min(20)).min(self.retry_max)
     }
 
+    /// The longest interval at which data is searched for that is old after `dirty_expire`: that age, but not less than
+    /// 100 ms.
+    pub fn interval_for(dirty_expire: Duration) -> Duration {
+        dirty_expire.max(Duration::from_millis(100))
+    }
+
     /// Percent `percent` of `frames`, at least one.
     pub(crate) fn frames_of(percent: u32, frames: u64) -> u64 {
         (frames * u64::from(percent.min(100)) / 100).max(1)

@@ -34,6 +34,27 @@ fn p05_dirty_data_reaches_the_backend_after_its_expiry_and_one_period() {
 }
 
 #[test]
+fn p05_a_volume_may_have_an_age_of_its_own() {
+    let rig = Rig::by_hand();
+    let bdi = rig.volume.bdi();
+    bdi.set_dirty_expire(Some(500 * MS));
+    let file = rig.create("a");
+    file.write_at(0, b"soon").unwrap();
+    rig.advance(400 * MS);
+    assert_eq!(rig.stored("a").unwrap(), b"", "not before");
+    rig.advance(700 * MS); // age, interval and a step of the clock
+    assert_eq!(rig.stored("a").unwrap(), b"soon");
+    rig.advance(600 * MS);
+    assert_eq!(rig.volume.status().unstable_bytes, 0, "commits are not rarer than the age");
+    bdi.set_dirty_expire(None);
+    file.write_at(0, b"late").unwrap();
+    rig.advance(Tunables::default().dirty_expire - 100 * MS);
+    assert_eq!(rig.stored("a").unwrap(), b"soon");
+    rig.advance(age_limit());
+    assert_eq!(rig.stored("a").unwrap(), b"late");
+}
+
+#[test]
 fn p05_rewriting_a_page_does_not_make_it_younger() {
     let rig = Rig::by_hand();
     let file = rig.create("a");

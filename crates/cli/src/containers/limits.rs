@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 
 use crate::exit::Failure;
-use crate::option_values::{parse_duration, parse_upload_limit};
+use crate::option_values::{parse_dirty_limit, parse_duration, parse_upload_limit};
 
 /// The beginning of all keys.
 const PREFIX: &str = "slackwater.";
@@ -47,9 +46,7 @@ const KEYS: [Key; 5] = [
     Key {
         name: "dirty-limit",
         example: "64MiB",
-        read: |limits, value| {
-            Ok(Limits { dirty_limit: Some(size::parse(value).map_err(|error| error.to_string())?), ..limits })
-        },
+        read: |limits, value| Ok(Limits { dirty_limit: Some(parse_dirty_limit(value)?), ..limits }),
         write: |limits| limits.dirty_limit.map(|bytes| bytes.to_string()),
     },
     Key {

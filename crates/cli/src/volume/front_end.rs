@@ -21,6 +21,7 @@ pub(crate) use slackwater_fuse::{Kept, MissingFeature, MountPoint, Tenancy, Umou
 use crate::control::protocol::{Transport, VolumeOptions, Writers};
 use crate::exit::{Failure, Reason};
 use crate::os::sys;
+use crate::volume::settings::VolumeSetting;
 
 /// Holders of a busy volume that a message names.
 const HOLDERS_MAX: usize = 20;
@@ -166,9 +167,13 @@ impl FrontEnd {
         self.mounted.on_unmounted(hook);
     }
 
-    /// Sets whether what goes through it is kept out of the cache, from now on.
-    pub(crate) fn set_dontcache(&self, dontcache: bool) {
-        self.mounted.set_dontcache(dontcache);
+    /// Changes a setting, from now on.
+    pub(crate) fn set(&self, setting: VolumeSetting) {
+        match setting {
+            VolumeSetting::Dontcache(is_on) => self.mounted.set_dontcache(is_on),
+            VolumeSetting::DirtyLimit(bytes) => self.mounted.bdi().set_dirty_limit(bytes),
+            VolumeSetting::DirtyExpire(age) => self.mounted.bdi().set_dirty_expire(age),
+        }
     }
 
     /// Mounts it at `place` as well.

@@ -44,7 +44,7 @@ pub(crate) fn exceed_limits(may: bool) {
 pub(crate) fn tunables(dirty_ratio: u32, dirty_expire: Duration) -> Tunables {
     let defaults = Tunables::default();
     let ratio = dirty_ratio;
-    let least = Duration::from_millis(100);
+    let interval = Tunables::interval_for(dirty_expire);
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::from(u32::MAX));
     Tunables {
         held_nodes: u32::try_from(descriptors / DESCRIPTORS_FOR_EACH_HELD).unwrap_or(u32::MAX),
@@ -54,8 +54,8 @@ pub(crate) fn tunables(dirty_ratio: u32, dirty_expire: Duration) -> Tunables {
         failed_share_percent: defaults.failed_share_percent.min(ratio),
         dirty_background_percent: (ratio / 2).max(1),
         dirty_expire,
-        dirty_writeback: defaults.dirty_writeback.min(dirty_expire.max(least)),
-        commit_interval: defaults.commit_interval.min(dirty_expire.max(least)),
+        dirty_writeback: defaults.dirty_writeback.min(interval),
+        commit_interval: defaults.commit_interval.min(interval),
         ..defaults
     }
 }

@@ -25,6 +25,29 @@ fn thrice(call: impl Fn() -> Result<(), Refused> + Sync) {
     });
 }
 
+/// The context of a volume is what the storage class said.
+#[test]
+fn limits_of_a_volume_are_those_of_its_context() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let pool = scratch.dir("pool", 0o755);
+    let daemon = Daemon::start(&scratch, "");
+    let plugin = Plugin::start(&scratch, pool.to_str().unwrap(), &[]);
+    let mut volume = Volume::create(&scratch, &plugin, "a");
+    volume.context.insert("slackwater.dirty-limit".to_owned(), "2MiB".to_owned());
+    volume.context.insert("slackwater.dirty-expire".to_owned(), "1s".to_owned());
+    volume.stage().unwrap();
+    assert_eq!(daemon.share_of(&volume.id), 2 << 20);
+    fs::write(volume.staging.join("file"), b"soon").unwrap();
+    wait_until("a second has passed", || fs::read(volume.source().join("file")).is_ok_and(|bytes| bytes == b"soon"));
+    // Within the limits of writers, more than the limit is written.
+    fs::write(volume.staging.join("large"), vec![1; 8 << 20]).unwrap();
+    volume.unstage().unwrap();
+    assert_eq!(fs::metadata(volume.source().join("large")).unwrap().len(), 8 << 20);
+    plugin.end();
+    daemon.end();
+}
+
 #[test]
 fn each_call_may_come_three_times_at_once_and_again_after_a_kill() {
     need_fuse();

@@ -95,6 +95,12 @@ impl<'s> Daemon<'s> {
         serde_json::from_str(&output.text).unwrap()
     }
 
+    /// The most bytes of a volume that may be unwritten.
+    #[track_caller]
+    pub(crate) fn share_of(&self, volume: &str) -> u64 {
+        self.json_of(&["status", volume])["mounts"][0]["share_bytes"].as_u64().unwrap()
+    }
+
     /// The address of its page for operators.
     #[track_caller]
     pub(crate) fn web_address(&self) -> String {

@@ -207,7 +207,17 @@ fn changed_settings_apply_at_once() {
     write_as("two");
     daemon.run(["set", "a", "dontcache=off"]).expect(0, &[]);
 
+    let unlimited = daemon.share_of("a");
+    daemon.run(["set", "a", "dirty-limit=2MiB", "dirty-expire=1s"]).expect(0, &[]);
+    assert_eq!(daemon.share_of("a"), 2 << 20);
+    fs::write(mountpoint.join("soon"), "x").unwrap();
+    wait_until("a second has passed", || fs::read(source.join("soon")).is_ok_and(|bytes| bytes == b"x"));
+    daemon.run(["set", "a", "dirty-limit=none", "dirty-expire=none"]).expect(0, &[]);
+    assert_eq!(daemon.share_of("a"), unlimited);
+
     daemon.run(["set", "a", "dontcache=1"]).expect(2, &["neither on nor off"]);
+    daemon.run(["set", "a", "dirty-limit=4KiB"]).expect(2, &["dirty-limit=4KiB", "at least 1MiB"]);
+    daemon.run(["set", "a", "dirty-expire=soon"]).expect(2, &["dirty-expire=soon", "30s"]);
     daemon.run(["set", "a", "colour=blue"]).expect(2, &["colour"]);
     daemon.run(["set", "a"]).expect(2, &["no setting given"]);
     daemon.run(["set", "none", "dontcache=on"]).expect(5, &["none"]);

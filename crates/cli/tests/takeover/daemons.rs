@@ -157,7 +157,7 @@ fn the_next_daemon_has_the_settings_and_volumes_of_the_one_before() {
     let daemon = KeptDaemon::start(&scratch, &config, &[&a.1, &b.1, &c.1]);
     daemon.get().mount(&c.0, &c.1, "c");
     daemon.run(&["set", "--tenant", "uid:0", "limit=48MiB"]).expect(0, &[]);
-    daemon.run(&["set", "c", "dontcache=on"]).expect(0, &[]);
+    daemon.run(&["set", "c", "dontcache=on", "dirty-limit=3MiB"]).expect(0, &[]);
     daemon.run(&["umount", "b"]).expect(0, &[]);
     fs::write(a.1.join("file"), "unwritten").unwrap();
     // The configuration is the one of the first start.
@@ -167,6 +167,7 @@ fn the_next_daemon_has_the_settings_and_volumes_of_the_one_before() {
         // A tenant exists from its first write on.
         fs::write(a.1.join("other"), "more").unwrap();
         assert_eq!(daemon.get().states(), [("a".into(), "mounted".into()), ("c".into(), "mounted".into())]);
+        assert_eq!(daemon.get().share_of("c"), 3 << 20);
         let tenants = daemon.get().json("tenants");
         let root = tenants["tenants"].as_array().unwrap().iter().find(|tenant| tenant["name"] == "uid:0");
         assert_eq!(root.unwrap()["limit_bytes"], 48 << 20, "{tenants}");

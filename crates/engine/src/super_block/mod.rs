@@ -227,7 +227,7 @@ impl SuperBlock {
     /// Age at which dirty data is written back; `None` if there is no periodic write-back.
     pub fn dirty_expire(&self) -> Option<Duration> {
         let tunables = &self.engine.tunables;
-        (!tunables.dirty_writeback.is_zero()).then_some(tunables.dirty_expire)
+        (!tunables.dirty_writeback.is_zero()).then(|| self.bdi.ages.expire(tunables))
     }
 
     /// Makes all data written before the call durable.

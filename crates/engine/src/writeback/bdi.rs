@@ -3,10 +3,10 @@
 //! # Invariants
 //! B1. `pinned_frames` counts the frames of this volume that cannot be dropped: dirty, under write-back, replaced while
 //!     under write-back, or not yet durable. It never exceeds the volume's share (P6), except by frames adopted from a
-//!     dead engine.
+//!     dead engine, and until they are written after the share was lowered.
 //!
 //! # Memory ordering
-//! `pinned_frames` and `failed` stand alone: no other data depends on their values.
+//! `pinned_frames`, `failed` and `limit_frames` stand alone: no other data depends on their values.
 //!
 //! # Kernel counterpart
 //! `struct backing_dev_info`; sem. 1.4.
@@ -19,6 +19,7 @@ use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, 
 use crate::backend::{Backend, Limits, MAX_UNIT_BYTES, NodeSupply};
 use crate::tunables::Tunables;
 use crate::units::PAGE_BYTES;
+use crate::writeback::ages::Ages;
 use crate::writeback::gate::DeviceGate;
 use crate::writeback::slots::Slots;
 
@@ -38,6 +39,8 @@ pub(crate) enum Attempt {
 /// commit runs, a DONTCACHE stream keeps less than 16 MiB in the cache. A device that writes 1 GiB/s makes at most 128
 /// commits per second, one at a time.
 const DROPBEHIND_COMMIT_PAGES: i64 = 2048;
+/// In place of a limit.
+const NO_LIMIT: u64 = u64::MAX;
 /// A commit starts when 1/`NODES_PART` of the nodes that may be pinned wait for it.
 const NODES_PART: u32 = 4;
 /// Nodes that a volume may always pin, even if its backend is almost out of node space. Nodes pinned by other volumes
@@ -54,6 +57,9 @@ pub struct BackingDevInfo {
     pinned_frames: AtomicU64,
     share_frames: u64,
     failed_share_frames: u64,
+    /// A limit of this volume; [`NO_LIMIT`] if it has none. The share is not larger.
+    limit_frames: AtomicU64,
+    pub(crate) ages: Ages,
     /// One bit for each kind of [`Attempt`] whose most recent attempt failed.
     failed: AtomicU8,
     pinned_nodes: AtomicU32,
@@ -100,6 +106,8 @@ impl BackingDevInfo {
             pinned_frames: AtomicU64::new(0),
             share_frames,
             failed_share_frames: Tunables::frames_of(tunables.failed_share_percent, arena_frames).min(share_frames),
+            limit_frames: AtomicU64::new(NO_LIMIT),
+            ages: Ages::new(),
             failed: AtomicU8::new(0),
             pinned_nodes: AtomicU32::new(0),
             max_pinned_nodes: tunables.pinned_nodes.max(2),
@@ -130,9 +138,44 @@ impl BackingDevInfo {
         self.pinned_frames.load(Ordering::Relaxed)
     }
 
-    /// The most frames this volume may pin now: its share, or less if its last write-back failed.
+    /// The most frames this volume may pin now: its share or its limit, or less if its last write-back failed.
     pub fn share_frames(&self) -> u64 {
-        if self.has_failed() { self.failed_share_frames } else { self.share_frames }
+        let share = if self.has_failed() { self.failed_share_frames } else { self.share_frames };
+        share.min(self.limit_frames.load(Ordering::Relaxed))
+    }
+
+    /// Limits how many bytes of this volume may be dirty, under write-back or not yet durable, from now on; at least one
+    /// page. Background write-back starts at half of it. `None`: the share of the arena is the only limit. Kernel:
+    /// `max_bytes` of a bdi.
+    ///
+    /// If more is dirty already, writers wait until enough is durable.
+    pub fn set_dirty_limit(&self, bytes: Option<u64>) {
+        let frames = bytes.map_or(NO_LIMIT, |bytes| (bytes / PAGE_BYTES).max(1));
+        self.limit_frames.store(frames, Ordering::Relaxed);
+    }
+
+    /// The limit that was set, in whole pages.
+    pub fn dirty_limit(&self) -> Option<u64> {
+        let frames = self.limit_frames.load(Ordering::Relaxed);
+        (frames != NO_LIMIT).then(|| frames.saturating_mul(PAGE_BYTES))
+    }
+
+    /// Writes back dirty data of this volume once it is this old, instead of at the engine's
+    /// [age](Tunables::dirty_expire). `None`: at the engine's. It takes effect when the engine next looks for old data,
+    /// at most [`Tunables::dirty_writeback`] later.
+    pub fn set_dirty_expire(&self, age: Option<Duration>) {
+        self.ages.set_expire(age);
+    }
+
+    /// The age that was set.
+    pub fn dirty_expire(&self) -> Option<Duration> {
+        self.ages.own_expire()
+    }
+
+    /// Whether more than half of its limit is pinned, if it has one.
+    pub(crate) fn over_background(&self) -> bool {
+        let limit = self.limit_frames.load(Ordering::Relaxed);
+        limit != NO_LIMIT && self.pinned_frames() > self.share_frames() / 2
     }
 
     /// Bytes written back since the volume was mounted.

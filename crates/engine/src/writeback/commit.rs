@@ -161,7 +161,7 @@ fn note_unstable(inode: &Arc<Inode>) {
         };
         if oldest {
             let pool = &sb.engine().pool;
-            pool.arm(sb.root_wb(), now + pool.tunables.commit_interval);
+            pool.arm(sb.root_wb(), now + sb.bdi().ages.commit(&pool.tunables));
         }
         listed
     } else {
@@ -201,7 +201,7 @@ pub(crate) fn start_if_due(sb: &Arc<SuperBlock>, now: Tick) -> Option<Tick> {
         }
         return None;
     };
-    let due = since + tunables.commit_interval;
+    let due = since + bdi.ages.commit(tunables);
     if !running && (now >= due || wanted || is_short(sb, listed)) {
         let _ = start_volume(sb);
         return None;

@@ -144,7 +144,7 @@ impl BdiWriteback {
                     // Only the slots of inodes at their share are taken, so look again for inodes that become old
                     // meanwhile.
                     self.blocked.store(true, Ordering::Release);
-                    let again = now + self.pool.tunables.dirty_writeback.max(Duration::from_secs(1));
+                    let again = now + self.bdi.ages.writeback(&self.pool.tunables).max(Duration::from_secs(1));
                     return Next::At(commit_at.map_or(again, |commit| commit.min(again)));
                 }
                 None if full => {
@@ -176,7 +176,7 @@ impl BdiWriteback {
 
     /// Whether the engine or the tenant has enough dirty pages to start write-back unasked. Approximate.
     pub(crate) fn is_over_background(&self) -> bool {
-        self.pool.over_background() || self.memcg.over_background()
+        self.pool.over_background() || self.memcg.over_background() || self.bdi.over_background()
     }
 
     /// Starts a commit if a writer of this tenant waits for frames and nothing is left to write.
@@ -207,13 +207,13 @@ impl BdiWriteback {
             return Some(plan);
         }
         let tunables = &self.pool.tunables;
-        let period = tunables.dirty_writeback;
+        let period = self.bdi.ages.writeback(tunables);
         if period > Duration::ZERO {
             if now.since(pass.last_old_flush) >= period {
                 pass.periodic = true;
             }
             if pass.periodic {
-                return Some(Plan { reason: WbReason::Periodic, cutoff: now - tunables.dirty_expire });
+                return Some(Plan { reason: WbReason::Periodic, cutoff: now - self.bdi.ages.expire(tunables) });
             }
         }
         // Taken here rather than cleared at the end of the pass, so that a request made during the pass starts another
@@ -312,7 +312,7 @@ impl BdiWriteback {
 
     fn next(&self, pass: &PassState, commit_at: Option<Tick>) -> Next {
         let lists = self.lists.lock();
-        let period = self.pool.tunables.dirty_writeback;
+        let period = self.bdi.ages.writeback(&self.pool.tunables);
         let old = (period > Duration::ZERO && lists.has_dirty_io()).then(|| pass.last_old_flush + period);
         let retry = lists.first(ListName::Retry);
         [old, retry, commit_at].into_iter().flatten().min().map_or(Next::Idle, Next::At)

@@ -3,7 +3,7 @@
 //! While a sync is in flight on the device, no background unit of any of its volumes is started. For a while
 //! afterwards background units are small and few, so that the next sync finds little ahead of it. This lasts for a
 //! second, or longer if syncs come regularly but less often than that. An uninterrupted stream of syncs cannot starve
-//! write-back: a unit held for `gate_hold` is let through. Nor can a hung sync: after that while it is ignored.
+//! write-back: a unit held for `gate_hold` is let through. Nor can a long or hung sync: it holds units for a second.
 //!
 //! A sync flushes the cache of the device. So it also waits for units that ended before it began and are still in this
 //! cache. If the backend can, it therefore [flushes](crate::backend::WriteUnit::flushing) each of these small units.
@@ -191,7 +191,7 @@ impl DeviceGate {
         let small = (most / UNITS_IN_FLIGHT).max(self.ahead().unit_bytes) as u32 & !(PAGE_BYTES as u32 - 1);
         let small = unit_bytes.min(small);
         let is_crowded = state.background_bytes + u64::from(small) > most;
-        if state.syncs == 0 && !is_crowded {
+        if !state.is_holding(now) && !is_crowded {
             state.held_since = None;
             return Pass::Open { unit_bytes: small, bytes: most, flushing: self.flushes };
         }
@@ -221,25 +221,29 @@ impl DeviceGate {
         true
     }
 
-    /// Returns `bytes` that a unit has reserved and does not need: none, if it is as large as it may be.
-    pub(crate) fn shrink_unit(&self, bytes: u64) {
+    /// Returns at `now` `bytes` that a unit has reserved and does not need: none, if it is as large as it may be.
+    pub(crate) fn shrink_unit(&self, now: Tick, bytes: u64) {
         if bytes != 0 {
-            self.end(bytes, |_| {});
+            self.end(now, bytes, |_| {});
         }
     }
 
     /// Records at `now` the end of a background unit of `bytes`, which was `flushing` or not.
     pub(crate) fn end_unit(&self, now: Tick, bytes: u64, flushing: bool) {
-        self.end(bytes, |speed| if flushing == self.flushes { speed.written(now, bytes) } else { speed.begin(now) });
+        self.end(
+            now,
+            bytes,
+            |speed| if flushing == self.flushes { speed.written(now, bytes) } else { speed.begin(now) },
+        );
     }
 
     /// Returns `bytes`, and wakes the wbs that are held (D2).
-    fn end(&self, bytes: u64, note: impl FnOnce(&mut Speed)) {
+    fn end(&self, now: Tick, bytes: u64, note: impl FnOnce(&mut Speed)) {
         let held = {
             let mut state = self.state.lock();
             state.background_bytes -= bytes;
             note(&mut state.speed);
-            if state.syncs == 0 { std::mem::take(&mut state.held) } else { Vec::new() }
+            if state.is_holding(now) { Vec::new() } else { std::mem::take(&mut state.held) }
         };
         held.iter().for_each(BdiWriteback::wake);
     }
@@ -256,7 +260,12 @@ impl State {
         }
     }
 
-    /// Whether no sync needs the gate: waiting does not help one that has been in flight for so long; it may be hung.
+    /// Whether a sync in flight holds units back. Waiting does not help one that has been in flight for long.
+    fn is_holding(&self, now: Tick) -> bool {
+        self.syncs != 0 && self.last_sync.is_some_and(|last| now.since(last) < *QUIET_AFTER.start())
+    }
+
+    /// Whether the last sync is so long ago that the next one is not expected soon.
     fn is_quiet(&self, now: Tick) -> bool {
         self.last_sync.is_none_or(|last| now.since(last) >= self.quiet_after)
     }

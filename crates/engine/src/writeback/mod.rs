@@ -10,6 +10,7 @@
 //! [`dontcache`] requests write-back at once and evicts pages as soon as they are durable. [`wb`] holds the lists,
 //! counters and state of one tenant, and [`cgwb`] assigns inodes to wbs. [`sync`] waits for the right-hand end.
 
+mod ages;
 mod backoff;
 mod balance;
 mod bdi;

@@ -197,6 +197,7 @@ pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
     let engine = sb.engine();
     let clock = &*engine.clock;
     let start = clock.now();
+    let _gate = engine.tunables.gate.then(|| sb.bdi().gate.sync(start));
     let failures = sb.write_failures();
 
     // First pass: submit everything in parallel before waiting for any of it.
@@ -238,6 +239,7 @@ pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
 /// Starts a commit, unless everything is durable already. Waits for it, and for the inodes that are committing on their own.
 fn commit_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Result<(), BackendError> {
     let engine = sb.engine();
+    // Units are held once more, also if the writes before took longer than one sync may hold them.
     let _gate = engine.tunables.gate.then(|| sb.bdi().gate.sync(engine.clock.now()));
     let timed_out = || BackendError::from(ErrorKind::TimedOut);
     let number = loop {

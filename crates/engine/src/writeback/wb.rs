@@ -280,7 +280,7 @@ impl BdiWriteback {
 
     /// Arms the periodic timer of a wb whose oldest dirty inode dates from `when`.
     fn arm_periodic(self: &Arc<Self>, when: Tick) {
-        let period = self.pool.tunables.dirty_writeback;
+        let period = self.bdi.ages.writeback(&self.pool.tunables);
         if !period.is_zero() {
             self.pool.arm(self, when + period);
         }

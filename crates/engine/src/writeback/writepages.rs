@@ -110,14 +110,14 @@ pub(crate) fn writepages(
                 return Wrote { pages, stop: Stop::Gate };
             }
             if !bdi.slots.try_background(wb) {
-                bdi.gate.shrink_unit(limit.unit_bytes.into());
+                bdi.gate.shrink_unit(sb.now(), limit.unit_bytes.into());
                 return Wrote { pages, stop: Stop::Slots };
             }
         }
         let unit = gather(inode, mark, range.clone(), limit.unit_bytes, round);
         if matches!(limit.class, UnitClass::Background(_)) {
             let needed = unit.as_ref().map_or(0, Gathering::len_bytes);
-            bdi.gate.shrink_unit(u64::from(limit.unit_bytes) - needed);
+            bdi.gate.shrink_unit(sb.now(), u64::from(limit.unit_bytes) - needed);
         }
         let Some(unit) = unit else {
             bdi.slots.release(limit.class);

@@ -42,7 +42,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::minor;
 use rustix::mount::UnmountFlags;
-use slackwater::{ErrorKind, SuperBlock, UmountError, UmountOptions};
+use slackwater::{BackingDevInfo, ErrorKind, SuperBlock, UmountError, UmountOptions};
 use slackwater_sync::Completion;
 use slackwater_sync::lock::{Mutex, MutexGuard};
 use slackwater_sync::shim::Arc;
@@ -323,6 +323,11 @@ impl MountedVolume {
     /// closes the file.
     pub fn set_dontcache(&self, dontcache: bool) {
         self.volume.set_dontcache(dontcache);
+    }
+
+    /// The device behind it, whose limits can be changed.
+    pub fn bdi(&self) -> &BackingDevInfo {
+        self.volume.bdi()
     }
 
     /// Steps 1 to 5.

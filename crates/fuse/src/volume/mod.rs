@@ -51,7 +51,7 @@ mod xattrs;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use slackwater::{FileError, SuperBlock};
+use slackwater::{BackingDevInfo, FileError, SuperBlock};
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, OnceLock};
@@ -167,6 +167,10 @@ impl Volume {
     /// Starts or stops refusing every request.
     pub(crate) fn set_refusing(&self, refuse: bool) {
         self.is_refusing.store(refuse, Ordering::Release);
+    }
+
+    pub(crate) fn bdi(&self) -> &BackingDevInfo {
+        self.sb.bdi()
     }
 
     /// Sets whether data stays out of the cache by default, from the next request on.

@@ -88,6 +88,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
 
 fn measure(count: u32, amounts: Amounts, home: &Scratch) -> Result<Records> {
     let node = Node::new(amounts, home)?;
+    // The files that were just made are in the cache of the disk.
+    node.settle()?;
     let mut records = Records::default();
     rounds::run("node", count, &Turn::ALL, |_, turn| {
         let seen = records.entry(*turn);

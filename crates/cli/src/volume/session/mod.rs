@@ -33,7 +33,7 @@ use crate::pods::Pods;
 use crate::registry::Entry;
 use crate::source::opened::Opened;
 use crate::volume::front_end::{FrontEnd, UmountRequest};
-use crate::volume::settings;
+use crate::volume::settings::VolumeSetting;
 use crate::volume::{arena_file, pressure, shrinkers, tenants, unwritten_files};
 
 /// Interval between progress reports.
@@ -420,16 +420,15 @@ impl Session {
             }
             Request::Remounted { read_only } => self.remounted(volume, read_only, &mut tick).map(|()| Reply::Done),
             Request::Detach => self.detach(volume, &mut tick).map(|()| Reply::Done),
-            Request::Set { key, value } if key == "dontcache" => {
-                let dontcache = settings::on_or_off(&value)?;
-                self.front_end(None, &mut tick)?.set_dontcache(dontcache);
+            Request::Set { key, value } => {
+                let setting = VolumeSetting::parse(&key, &value)?;
+                self.front_end(None, &mut tick)?.set(setting);
                 if let Some(kept) = self.kept() {
                     kept.set(&key, &value);
                 }
                 self.state().options.insert(key, value);
                 Ok(Reply::Done)
             }
-            Request::Set { key, .. } => Err(settings::unknown(&key, "dontcache=on|off")),
             Request::Mount(_) | Request::List | Request::Tenants | Request::SetTenant { .. } | Request::Events => {
                 Err(Failure::usage("only a daemon answers this request, and this is a mount process"))
             }

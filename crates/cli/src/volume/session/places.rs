@@ -16,7 +16,7 @@ use crate::os::mount_table::MountTable;
 use crate::output::shell;
 use crate::volume::front_end::{FrontEnd, MountPoint, UmountRequest};
 use crate::volume::session::Session;
-use crate::volume::settings;
+use crate::volume::settings::{READ_ONLY, VolumeSetting};
 
 /// The value of an option that the volume does not have.
 const NONE: &str = "none";
@@ -100,8 +100,8 @@ impl Session {
     /// # Errors
     /// A setting has a value that is not known here.
     pub(crate) fn inherit(front_end: &FrontEnd, volume: &HeldVolume) -> Result<(), Failure> {
-        if let Some(value) = volume.settings.get("dontcache") {
-            front_end.set_dontcache(settings::on_or_off(value)?);
+        for (key, value) in volume.settings.iter().filter(|(key, _)| *key != READ_ONLY) {
+            front_end.set(VolumeSetting::parse(key, value)?);
         }
         let places = volume.places.iter().cloned().map(|(path, namespace)| MountPoint::again(path, namespace));
         front_end.set_places(places.collect());
