@@ -134,7 +134,7 @@ fn end_one(rig: &Rig, writers: &[Writer]) {
     let _ = rig.engine.step();
 }
 
-/// What has left the device's cache costs a sync nothing, so what is in flight counts alone.
+/// Flushed units cost a sync nothing once they have ended, so those in flight count alone.
 #[test]
 fn p07_a_backend_that_can_is_asked_to_flush_units_while_syncs_are_made() {
     let (rig, writers, synced) = rig_with(Limits { flushes: true, ..on_the_device() });

@@ -13,7 +13,7 @@ use slackwater_csi_proto::volume_capability::access_mode::Mode;
 use slackwater_csi_proto::volume_capability::{AccessMode, AccessType, MountVolume};
 
 use crate::client::{Refused, call, try_call};
-use crate::rig::{Process, Scratch, wait_until};
+use crate::rig::{Process, Scratch, slackwater, wait_until};
 
 /// A plugin that listens.
 pub(crate) struct Plugin {
@@ -60,7 +60,7 @@ impl Plugin {
 }
 
 fn spawn(arguments: &[String], registry: &Path, endpoint: &Path) -> Process {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater"));
+    let mut command = Command::new(slackwater());
     command.args(arguments).env("SLACKWATER_RUNTIME_DIR", registry).stdin(Stdio::null()).stdout(Stdio::null());
     let mut process = Process::spawn(&mut command);
     wait_until("the plugin listens", || {

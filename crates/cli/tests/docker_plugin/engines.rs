@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use crate::needs;
 use crate::plugin::MOUNTS;
-use crate::rig::{Scratch, need_fuse, run};
+use crate::rig::{Scratch, need_fuse, run, slackwater};
 
 /// Runs `engine.sh` in namespaces of its own, so that nothing of it outlives the test.
 fn containers_of(engine: &str, programs: &[&str]) {
@@ -19,7 +19,7 @@ fn containers_of(engine: &str, programs: &[&str]) {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", script, engine]);
     let output = run({
-        command.arg(env!("CARGO_BIN_EXE_slackwater")).arg(&scratch.path);
+        command.arg(slackwater()).arg(&scratch.path);
         command
     });
     output.expect(0, &["STEP done", "slackwater.dirty-limit=64MiB"]);

@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::rig::{Process, Scratch, wait_until};
+use crate::rig::{Process, Scratch, slackwater, wait_until};
 
 /// The program that makes the calls.
 pub(crate) const CLIENT: &str = "curl";
@@ -65,7 +65,7 @@ impl Plugin {
 
     /// A second plugin with the same state.
     pub(crate) fn second(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater"));
+        let mut command = Command::new(slackwater());
         command.args(self.arguments.iter().map(|word| word.replace("slackwater.sock", "second.sock")));
         command
     }
@@ -139,7 +139,7 @@ impl Plugin {
 
 #[track_caller]
 fn spawn(arguments: &[String], registry: &Path, socket: &Path) -> Process {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater"));
+    let mut command = Command::new(slackwater());
     command.args(arguments).env("SLACKWATER_RUNTIME_DIR", registry).stdin(Stdio::null()).stdout(Stdio::null());
     let mut process = Process::spawn(&mut command);
     wait_until("the plugin listens", || {

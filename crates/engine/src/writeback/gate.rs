@@ -40,7 +40,7 @@ const UNITS_IN_FLIGHT: u64 = 4;
 /// The time over which the device's speed is measured.
 const SPEED_WINDOW: Duration = Duration::from_millis(50);
 
-/// What a sync may find ahead of it.
+/// The most work of other volumes that a sync finds ahead of it.
 struct Ahead {
     /// Work of the device.
     time: Duration,

@@ -284,13 +284,23 @@ impl Machine {
         }
     }
 
-    /// Ends both processes in order, and checks that the cache is gone.
+    /// Processes with a path below the scratch directory in their command line.
+    fn processes(&self) -> Vec<String> {
+        let path = self.scratch.path.to_str().unwrap();
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+        let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+        lines.filter(|line| line.contains(path)).collect()
+    }
+
+    /// Ends both processes in order, and checks that no process and no cache is left.
     #[track_caller]
     pub(crate) fn end(mut self) {
         self.plugin.take().unwrap().end();
         let mut daemon = self.daemon.take().unwrap();
         daemon.signal(rustix::process::Signal::TERM);
         assert!(daemon.wait().success());
+        assert_eq!(self.processes(), [""; 0]);
         assert!(!self.scratch.arena("daemon").exists());
     }
 }

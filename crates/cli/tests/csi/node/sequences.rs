@@ -1,10 +1,15 @@
 //! Random sequences of calls for two volumes, each against a model of its state. A call is made once or three times at once,
 //! and the plugin is killed during some of them.
 //!
-//! `SLACKWATER_CSI_SEQUENCES` is the number of sequences, 10,000 for a long run. `SLACKWATER_SEED` repeats one.
+//! `SLACKWATER_CSI_SEQUENCES` is the number of sequences, 10,000 for a long run. `SLACKWATER_SEED` repeats one. A long run
+//! divides them among several machines, and has to be the only one that makes cgroups.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use slackwater_backends::Random;
@@ -19,6 +24,11 @@ const KILLS: u64 = 6;
 /// A plugin is killed at most so long after a call has been sent.
 const KILLED_WITHIN_US: u64 = 15_000;
 
+/// From so many on, a run is long.
+const LONG: u64 = 1000;
+/// Machines of a long run. A call waits more than it computes.
+const MACHINES: usize = 8;
+
 /// A volume, its model, and the text that was written to it last.
 struct Subject {
     volume: Volume,
@@ -29,13 +39,47 @@ struct Subject {
 #[test]
 fn random_sequences_of_calls_agree_with_the_model() {
     need_fuse();
-    let mut machine = Machine::start();
     let alone = runs("SLACKWATER_SEED", u64::MAX);
     let seeds = if alone == u64::MAX { 0..runs("SLACKWATER_CSI_SEQUENCES", 100) } else { alone..alone + 1 };
-    for seed in seeds {
-        sequence(&mut machine, seed);
+    let is_long = seeds.end - seeds.start >= LONG;
+    let machines = if is_long { MACHINES } else { 1 };
+    let before = cgroups();
+    let made = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for first in 0..machines {
+            let (seeds, made) = (seeds.clone(), &made);
+            scope.spawn(move || {
+                let mut machine = Machine::start();
+                for seed in seeds.skip(first).step_by(machines) {
+                    sequence(&mut machine, seed);
+                    let made = made.fetch_add(1, Ordering::Relaxed) + 1;
+                    if is_long && made.is_multiple_of(100) {
+                        println!("{made} sequences");
+                    }
+                }
+                machine.end();
+            });
+        }
+    });
+    if is_long {
+        assert_eq!(cgroups(), before);
     }
-    machine.end();
+}
+
+/// All cgroups of the machine.
+fn cgroups() -> BTreeSet<PathBuf> {
+    fn walk(dir: &Path, found: &mut BTreeSet<PathBuf>) {
+        // A cgroup may end meanwhile.
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                walk(&entry.path(), found);
+                found.insert(entry.path());
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    walk(Path::new("/sys/fs/cgroup"), &mut found);
+    found
 }
 
 fn sequence(machine: &mut Machine, seed: u64) {
