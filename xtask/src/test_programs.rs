@@ -20,6 +20,9 @@ const THREADS: &str = "RUST_TEST_THREADS";
 
 const PROGRAMS_AT_ONCE: usize = 2;
 
+/// Its tests compute, and some have time limits of a store.
+const COMPUTES: &str = "slackwater_object";
+
 /// A built test program, and how to run it.
 #[derive(Clone, Debug)]
 pub(crate) struct TestProgram {
@@ -85,13 +88,19 @@ impl TestProgram {
         format!("cd {folder}; {variables}{} {}", self.path.display(), self.arguments.join(" "))
     }
 
+    /// Two tests for each CPU, since tests of mounts use a third of the time of two CPUs.
+    fn threads(&self) -> String {
+        let for_each_cpu = if self.is(COMPUTES) { 1 } else { 2 };
+        (for_each_cpu * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)).to_string()
+    }
+
     /// Runs it to the end; returns whether it passed, and all that it printed.
     fn run(&self, log: &Path) -> Result<(bool, String), String> {
         let file = File::create(log).map_err(|error| cannot(log, &error))?;
         let errors = file.try_clone().map_err(|error| cannot(log, &error))?;
         let mut command = Command::new(&self.path);
         command.args(&self.arguments).current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
-        command.env(THREADS, threads()).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.env(THREADS, self.threads()).envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let status = command.status().map_err(|error| cannot(&self.path, &error))?;
         let said = fs::read(log).map_err(|error| cannot(log, &error))?;
@@ -136,11 +145,6 @@ pub(crate) fn run(mut programs: Vec<TestProgram>) -> Result<TestCount, String> {
     });
     let (count, failed) = outcome.into_inner().expect("no worker panics");
     if failed.is_empty() { Ok(count) } else { Err(failed.join("\n")) }
-}
-
-/// Two tests for each CPU, since tests of mounts use a third of the time of two CPUs.
-fn threads() -> String {
-    (2 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)).to_string()
 }
 
 #[cfg(test)]
