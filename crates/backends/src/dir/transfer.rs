@@ -284,6 +284,7 @@ fn window_mut<'a>(slices: impl Iterator<Item = &'a mut [u8]>, mut skip: usize) -
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::sync::Arc;
 
     use slackwater::backend::{AttrChange, Call, Done, NewNode};
@@ -293,23 +294,36 @@ mod tests {
     use crate::dir::handles::Reopening;
     use crate::dir::unsynced::Unsynced;
 
-    /// The refusals simulate a file system with neither of the first two paths.
-    #[test]
-    fn a_unit_uses_the_next_path_if_one_is_refused() {
-        let path = std::env::temp_dir().join(format!("slackwater-io-paths-{}", std::process::id()));
+    /// A volume in a new directory, which the test removes.
+    fn volume(name: &str) -> (PathBuf, Volume) {
+        let path = std::env::temp_dir().join(format!("slackwater-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a directory for the test");
         let volume = Volume::open(&path, Reopening::ByKernel).expect("it was just made");
+        (path, volume)
+    }
+
+    /// A file in the root of `volume`, and the function that makes a unit of a number of pages and bytes for it.
+    fn file_and_units(volume: &Volume) -> (Node, impl Fn(usize, usize) -> WriteUnit) {
         let root = volume.open_root().expect("a volume has a root").node;
         let file = volume.make(&root, "file".as_ref(), &NewNode::File, 0o644, None).expect("the name is free").node;
         let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).expect("memory for an arena");
         let mut frames = Vec::new();
         assert_eq!(arena.alloc_many(Pool::Normal, 32, &mut frames), 32);
-        let write = || {
-            let mut gather = Gather::new(Arc::clone(&arena), 32);
-            assert!(frames.iter().all(|frame| gather.push(*frame)));
-            let unit = WriteUnit::detached(file.clone(), 0, gather, 100_001, Done::new(|_| ()));
-            assert_eq!(volume.write(&unit).ok(), Some(100_001));
+        let node = file.clone();
+        let unit = move |pages: usize, len_bytes| {
+            let mut gather = Gather::new(Arc::clone(&arena), pages);
+            assert!(frames[..pages].iter().all(|frame| gather.push(*frame)));
+            WriteUnit::detached(node.clone(), 0, gather, len_bytes, Done::new(|_| ()))
         };
+        (file, unit)
+    }
+
+    /// The refusals simulate a file system with neither of the first two paths.
+    #[test]
+    fn a_unit_uses_the_next_path_if_one_is_refused() {
+        let (path, volume) = volume("io-paths");
+        let (file, unit) = file_and_units(&volume);
+        let write = || assert_eq!(volume.write(&unit(32, 100_001)).ok(), Some(100_001));
         let fd = NodeFd::new(volume.root.try_clone().expect("a descriptor"));
         assert!(volume.io_paths.remember(&IoPath::Direct(&fd), Errno::INVAL));
         write();
@@ -328,21 +342,12 @@ mod tests {
     /// Small units stay in the page cache of the kernel, which a flush of the device does not reach.
     #[test]
     fn a_unit_past_the_page_cache_is_flushed_if_it_asks_for_it() {
-        let path = std::env::temp_dir().join(format!("slackwater-flushes-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a directory for the test");
-        let volume = Volume::open(&path, Reopening::ByKernel).expect("it was just made");
-        let root = volume.open_root().expect("a volume has a root").node;
-        let file = volume.make(&root, "file".as_ref(), &NewNode::File, 0o644, None).expect("the name is free").node;
-        let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).expect("memory for an arena");
-        let flushes_of = |pages: u32, flushes: bool| {
+        let (path, volume) = volume("flushes");
+        let (_file, unit) = file_and_units(&volume);
+        let flushes_of = |pages: usize, flushes: bool| {
             let before = volume.stats();
-            let mut frames = Vec::new();
-            assert_eq!(arena.alloc_many(Pool::Normal, pages as usize, &mut frames), pages as usize);
-            let mut gather = Gather::new(Arc::clone(&arena), pages as usize);
-            assert!(frames.iter().all(|frame| gather.push(*frame)));
-            let len = (pages * PAGE_BYTES as u32) as usize;
-            let unit = WriteUnit::detached(file.clone(), 0, gather, len, Done::new(|_| ())).flushing(flushes);
-            assert_eq!(volume.write(&unit).ok(), Some(len));
+            let len = pages * PAGE_BYTES as usize;
+            assert_eq!(volume.write(&unit(pages, len).flushing(flushes)).ok(), Some(len));
             let after = volume.stats();
             (after.direct_writes - before.direct_writes, after.flushes - before.flushes)
         };
@@ -357,9 +362,7 @@ mod tests {
     /// R4, on a file system declared as one where `syncfs` reaches nothing.
     #[test]
     fn a_sync_of_the_volume_syncs_each_changed_node() {
-        let path = std::env::temp_dir().join(format!("slackwater-unsynced-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a directory for the test");
-        let mut volume = Volume::open(&path, Reopening::ByKernel).expect("it was just made");
+        let (path, mut volume) = volume("unsynced");
         assert!(volume.unsynced.is_none(), "a local file system");
         volume.unsynced = Some(Unsynced::new());
         let noted = |volume: &Volume| {

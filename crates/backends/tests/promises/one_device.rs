@@ -1,7 +1,6 @@
 //! P7: what a sync finds ahead of it on a device that it shares with other volumes.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,10 +15,13 @@ struct Writer {
     disk: Disk,
     volume: Arc<SuperBlock>,
     file: File,
-    /// Bytes of each write, in the order of the calls.
-    units: Arc<Mutex<Vec<usize>>>,
-    /// Writes that were to be flushed.
-    flushed: Arc<AtomicUsize>,
+    /// Each write, in the order of the calls.
+    units: Arc<Mutex<Vec<Unit>>>,
+}
+
+struct Unit {
+    bytes: usize,
+    flushes: bool,
 }
 
 /// The bytes of the least limit, and of its units.
@@ -39,18 +41,16 @@ impl Writer {
     fn new(rig: &Rig, name: &str, limits: Limits) -> Self {
         let disk = Disk::with_limits(limits);
         let volume = rig.engine.mount(name, disk.backend.clone()).unwrap();
-        let units: Arc<Mutex<Vec<usize>>> = Arc::default();
-        let flushed: Arc<AtomicUsize> = Arc::default();
-        let (seen, seen_flushed) = (Arc::clone(&units), Arc::clone(&flushed));
+        let units: Arc<Mutex<Vec<Unit>>> = Arc::default();
+        let seen = Arc::clone(&units);
         disk.faults.add(Rule::hold().on("write").matching(move |call| {
             let Call::Write(unit) = call else { return false };
-            seen.lock().unwrap().push(unit.len_bytes());
-            seen_flushed.fetch_add(usize::from(unit.flushes()), Ordering::Relaxed);
+            seen.lock().unwrap().push(Unit { bytes: unit.len_bytes(), flushes: unit.flushes() });
             true
         }));
         let file = create(&volume, "file");
         file.write_at(0, &vec![1; FILE_BYTES]).unwrap();
-        Self { disk, volume, file, units, flushed }
+        Self { disk, volume, file, units }
     }
 
     /// The sizes of the units in flight, by ticket.
@@ -58,7 +58,7 @@ impl Writer {
         let held = self.disk.faults.held();
         let units = self.units.lock().unwrap();
         let first = units.len() - held.len(); // units end in their order here
-        held.iter().zip(&units[first..]).map(|(held, bytes)| (held.ticket, *bytes)).collect()
+        held.iter().zip(&units[first..]).map(|(held, unit)| (held.ticket, unit.bytes)).collect()
     }
 
     fn end_oldest(&self) -> usize {
@@ -70,6 +70,14 @@ impl Writer {
 
 fn bytes_in_flight(writers: &[Writer]) -> usize {
     writers.iter().flat_map(|writer| writer.in_flight().into_values()).sum()
+}
+
+/// Ends a unit of some writer that has one in flight, and lets the flushers go on. Returns its bytes.
+fn end_one(rig: &Rig, writers: &[Writer]) -> usize {
+    let busy = writers.iter().find(|writer| !writer.in_flight().is_empty()).unwrap();
+    let bytes = busy.end_oldest();
+    let _ = rig.engine.step();
+    bytes
 }
 
 /// Three volumes, and `synced` on a fourth.
@@ -104,9 +112,7 @@ fn p07_while_syncs_are_made_little_of_other_volumes_is_in_flight_on_the_device()
     let _ = rig.engine.step();
     assert_eq!(bytes_in_flight(&writers), IN_FLIGHT_BYTES, "the limit is used, and holds for all together");
     for _ in 0..20 {
-        let busy = writers.iter().find(|writer| !writer.in_flight().is_empty()).unwrap();
-        assert!(busy.end_oldest() <= UNIT_BYTES);
-        let _ = rig.engine.step();
+        assert!(end_one(&rig, &writers) <= UNIT_BYTES);
         assert_eq!(bytes_in_flight(&writers), IN_FLIGHT_BYTES);
     }
     end(rig, writers, synced);
@@ -119,27 +125,20 @@ fn p07_a_second_after_the_last_sync_the_device_is_used_in_full_again() {
     let _ = rig.engine.step();
     rig.clock.advance(Duration::from_millis(1100));
     for _ in 0..5 {
-        let busy = writers.iter().find(|writer| !writer.in_flight().is_empty()).unwrap();
-        busy.end_oldest();
-        let _ = rig.engine.step();
+        end_one(&rig, &writers);
     }
     assert!(bytes_in_flight(&writers) > 4 * IN_FLIGHT_BYTES, "{}", bytes_in_flight(&writers));
     end(rig, writers, synced);
-}
-
-/// Ends a unit of some writer that has one in flight, and lets the flushers go on.
-fn end_one(rig: &Rig, writers: &[Writer]) {
-    let busy = writers.iter().find(|writer| !writer.in_flight().is_empty()).unwrap();
-    busy.end_oldest();
-    let _ = rig.engine.step();
 }
 
 /// Flushed units cost a sync nothing once they have ended, so those in flight count alone.
 #[test]
 fn p07_a_backend_that_can_is_asked_to_flush_units_while_syncs_are_made() {
     let (rig, writers, synced) = rig_with(Limits { flushes: true, ..on_the_device() });
-    let flushed = || writers.iter().map(|writer| writer.flushed.load(Ordering::Relaxed)).sum::<usize>();
-    let submitted = || writers.iter().map(|writer| writer.units.lock().unwrap().len()).sum::<usize>();
+    let count = |matches: fn(&Unit) -> bool| -> usize {
+        writers.iter().map(|writer| writer.units.lock().unwrap().iter().filter(|unit| matches(unit)).count()).sum()
+    };
+    let (flushed, submitted) = (|| count(|unit| unit.flushes), || count(|_| true));
     synced.fsync().unwrap();
     let _ = rig.engine.step();
     for _ in 0..20 {
@@ -148,7 +147,9 @@ fn p07_a_backend_that_can_is_asked_to_flush_units_while_syncs_are_made() {
     }
     assert_eq!((flushed(), submitted()), (21, 21));
     rig.clock.advance(Duration::from_millis(1100));
-    (0..5).for_each(|_| end_one(&rig, &writers));
+    for _ in 0..5 {
+        end_one(&rig, &writers);
+    }
     assert!(bytes_in_flight(&writers) >= 2 << 20, "{}", bytes_in_flight(&writers));
     assert_eq!(flushed(), 21, "no sync is made, so throughput is all that counts");
     assert!(submitted() > 21);
@@ -167,7 +168,9 @@ fn p07_regular_syncs_keep_the_limit_between_them() {
     };
     let limit_holds_after = |ms| {
         rig.clock.advance(Duration::from_millis(ms));
-        (0..5).for_each(|_| end_one(&rig, &writers));
+        for _ in 0..5 {
+            end_one(&rig, &writers);
+        }
         bytes_in_flight(&writers) <= IN_FLIGHT_BYTES
     };
     sync_after(0);

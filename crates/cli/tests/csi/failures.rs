@@ -6,17 +6,14 @@ use std::io::Write;
 use rustix::process::Signal;
 use tonic::Code;
 
-use crate::plugin::{Plugin, Volume, mounts_in};
+use crate::plugin::{Plugin, Volume, daemon_and_plugin, mounts_in};
 use crate::process::{Daemon, is_mounted};
 use crate::rig::{Scratch, need_fuse, wait_until};
 
 #[test]
 fn a_volume_in_use_is_not_unstaged_and_the_programs_are_named() {
-    need_fuse();
     let scratch = Scratch::new();
-    let pool = scratch.dir("pool", 0o755);
-    let daemon = Daemon::start(&scratch, "");
-    let plugin = Plugin::start(&scratch, pool.to_str().unwrap(), &[]);
+    let (daemon, plugin) = daemon_and_plugin(&scratch);
     let volume = Volume::create(&scratch, &plugin, "a");
     volume.stage().unwrap();
     volume.publish(false).unwrap();
@@ -110,11 +107,8 @@ fn calls_fail_while_the_daemon_is_gone_and_dead_mounts_are_replaced_afterwards()
 
 #[test]
 fn what_others_have_put_at_a_target_stays() {
-    need_fuse();
     let scratch = Scratch::new();
-    let pool = scratch.dir("pool", 0o755);
-    let daemon = Daemon::start(&scratch, "");
-    let plugin = Plugin::start(&scratch, pool.to_str().unwrap(), &[]);
+    let (daemon, plugin) = daemon_and_plugin(&scratch);
     let volume = Volume::create(&scratch, &plugin, "a");
     assert_eq!(volume.publish(false).unwrap_err().code, Code::FailedPrecondition, "it is not staged");
     volume.stage().unwrap();

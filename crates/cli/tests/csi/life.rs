@@ -12,9 +12,9 @@ use slackwater_csi_proto::volume_usage::Unit;
 use tonic::Code;
 
 use crate::client::Refused;
-use crate::plugin::{Plugin, Volume, mounts_in, names_in, wanted};
-use crate::process::{Daemon, is_mounted};
-use crate::rig::{Scratch, need_fuse, wait_until};
+use crate::plugin::{Plugin, Volume, daemon_and_plugin, mounts_in, names_in, wanted};
+use crate::process::is_mounted;
+use crate::rig::{Scratch, wait_until};
 
 /// Makes a call three times at once, and expects each to succeed.
 #[track_caller]
@@ -28,11 +28,8 @@ fn thrice(call: impl Fn() -> Result<(), Refused> + Sync) {
 /// The context of a volume is what the storage class said.
 #[test]
 fn limits_of_a_volume_are_those_of_its_context() {
-    need_fuse();
     let scratch = Scratch::new();
-    let pool = scratch.dir("pool", 0o755);
-    let daemon = Daemon::start(&scratch, "");
-    let plugin = Plugin::start(&scratch, pool.to_str().unwrap(), &[]);
+    let (daemon, plugin) = daemon_and_plugin(&scratch);
     let mut volume = Volume::create(&scratch, &plugin, "a");
     volume.context.insert("slackwater.dirty-limit".to_owned(), "2MiB".to_owned());
     volume.context.insert("slackwater.dirty-expire".to_owned(), "1s".to_owned());
@@ -50,11 +47,9 @@ fn limits_of_a_volume_are_those_of_its_context() {
 
 #[test]
 fn each_call_may_come_three_times_at_once_and_again_after_a_kill() {
-    need_fuse();
     let scratch = Scratch::new();
-    let pool = scratch.dir("pool", 0o755);
-    let daemon = Daemon::start(&scratch, "");
-    let mut plugin = Plugin::start(&scratch, pool.to_str().unwrap(), &[]);
+    let (daemon, mut plugin) = daemon_and_plugin(&scratch);
+    let pool = scratch.path.join("pool");
     let volume = Volume::create(&scratch, &plugin, "a");
     thrice(|| {
         let request = wanted("a", Mode::SingleNodeWriter);
@@ -86,11 +81,8 @@ fn each_call_may_come_three_times_at_once_and_again_after_a_kill() {
 #[test]
 fn programs_do_not_notice_that_the_plugin_is_killed() {
     const KILLS: u32 = 20;
-    need_fuse();
     let scratch = Scratch::new();
-    let pool = scratch.dir("pool", 0o755);
-    let daemon = Daemon::start(&scratch, "");
-    let mut plugin = Plugin::start(&scratch, pool.to_str().unwrap(), &[]);
+    let (daemon, mut plugin) = daemon_and_plugin(&scratch);
     let volume = Volume::create(&scratch, &plugin, "a");
     volume.stage().unwrap();
     volume.publish(false).unwrap();
@@ -126,11 +118,8 @@ fn programs_do_not_notice_that_the_plugin_is_killed() {
 
 #[test]
 fn calls_that_a_kill_cuts_off_are_carried_out_when_they_are_repeated() {
-    need_fuse();
     let scratch = Scratch::new();
-    let pool = scratch.dir("pool", 0o755);
-    let daemon = Daemon::start(&scratch, "");
-    let mut plugin = Plugin::start(&scratch, pool.to_str().unwrap(), &[]);
+    let (daemon, mut plugin) = daemon_and_plugin(&scratch);
     let volume = Volume::create(&scratch, &plugin, "a");
     // The second step of a read-only publish must not get lost either.
     type Call = fn(&Volume) -> Option<Result<(), Refused>>;
@@ -158,11 +147,8 @@ fn calls_that_a_kill_cuts_off_are_carried_out_when_they_are_repeated() {
 
 #[test]
 fn a_volume_is_published_read_only_beside_a_writable_place() {
-    need_fuse();
     let scratch = Scratch::new();
-    let pool = scratch.dir("pool", 0o755);
-    let daemon = Daemon::start(&scratch, "");
-    let plugin = Plugin::start(&scratch, pool.to_str().unwrap(), &[]);
+    let (daemon, plugin) = daemon_and_plugin(&scratch);
     let volume = Volume::create(&scratch, &plugin, "a");
     let reader = volume.at(scratch.path.join("a-pods/reader"));
     volume.stage().unwrap();
@@ -196,11 +182,8 @@ fn a_volume_is_published_read_only_beside_a_writable_place() {
 
 #[test]
 fn a_single_writer_has_the_volume_at_one_place_only() {
-    need_fuse();
     let scratch = Scratch::new();
-    let pool = scratch.dir("pool", 0o755);
-    let daemon = Daemon::start(&scratch, "");
-    let plugin = Plugin::start(&scratch, pool.to_str().unwrap(), &[]);
+    let (daemon, plugin) = daemon_and_plugin(&scratch);
     let volume = Volume::create(&scratch, &plugin, "a").with(Mode::SingleNodeSingleWriter);
     volume.stage().unwrap();
     volume.publish(false).unwrap();

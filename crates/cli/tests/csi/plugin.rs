@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use prost::Message;
 use rustix::process::Signal;
@@ -13,7 +11,8 @@ use slackwater_csi_proto::volume_capability::access_mode::Mode;
 use slackwater_csi_proto::volume_capability::{AccessMode, AccessType, MountVolume};
 
 use crate::client::{Refused, call, try_call};
-use crate::rig::{Process, Scratch, slackwater, wait_until};
+use crate::process::Daemon;
+use crate::rig::{Process, Scratch, need_fuse};
 
 /// A plugin that listens.
 pub(crate) struct Plugin {
@@ -34,7 +33,7 @@ impl Plugin {
         words.extend(more);
         let arguments: Vec<_> = words.iter().map(ToString::to_string).collect();
         let registry = scratch.path.join("run");
-        let process = spawn(&arguments, &registry, &endpoint);
+        let process = Process::listening(&arguments, &registry, &endpoint);
         Self { process, arguments, endpoint, registry }
     }
 
@@ -42,7 +41,7 @@ impl Plugin {
     pub(crate) fn kill_and_restart(&mut self) {
         self.process.0.kill().unwrap();
         self.process.wait();
-        self.process = spawn(&self.arguments, &self.registry, &self.endpoint);
+        self.process = Process::listening(&self.arguments, &self.registry, &self.endpoint);
     }
 
     /// Ends it in order.
@@ -59,15 +58,13 @@ impl Plugin {
     }
 }
 
-fn spawn(arguments: &[String], registry: &Path, endpoint: &Path) -> Process {
-    let mut command = Command::new(slackwater());
-    command.args(arguments).env("SLACKWATER_RUNTIME_DIR", registry).stdin(Stdio::null()).stdout(Stdio::null());
-    let mut process = Process::spawn(&mut command);
-    wait_until("the plugin listens", || {
-        assert!(process.0.try_wait().unwrap().is_none(), "the plugin has ended");
-        UnixStream::connect(endpoint).is_ok()
-    });
-    process
+/// A daemon without configuration, and a plugin for it with the pool `pool` in the scratch directory.
+#[track_caller]
+pub(crate) fn daemon_and_plugin(scratch: &Scratch) -> (Daemon<'_>, Plugin) {
+    need_fuse();
+    let pool = scratch.dir("pool", 0o755);
+    let daemon = Daemon::start(scratch, "");
+    (daemon, Plugin::start(scratch, pool.to_str().unwrap(), &[]))
 }
 
 /// A volume that was made, and where its mounts are.

@@ -1,7 +1,6 @@
 //! A plugin, and calls by curl.
 
 use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -9,7 +8,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::rig::{Process, Scratch, slackwater, wait_until};
+use crate::rig::{Process, Scratch, slackwater};
 
 /// The program that makes the calls.
 pub(crate) const CLIENT: &str = "curl";
@@ -42,7 +41,7 @@ impl Plugin {
         let more = ["--mounts", &mounts, "--pool", pool.to_str().unwrap()];
         let arguments: Vec<_> = words.into_iter().chain(more).map(str::to_owned).collect();
         let registry = scratch.path.join("run");
-        let process = spawn(&arguments, &registry, Path::new(&socket));
+        let process = Process::listening(&arguments, &registry, Path::new(&socket));
         let _mounts = MOUNTS.read().unwrap_or_else(PoisonError::into_inner);
         Self { process, arguments, socket: socket.into(), pool, registry, _mounts }
     }
@@ -52,7 +51,7 @@ impl Plugin {
     pub(crate) fn kill_and_restart(&mut self) {
         self.process.0.kill().unwrap();
         self.process.wait();
-        self.process = spawn(&self.arguments, &self.registry, &self.socket);
+        self.process = Process::listening(&self.arguments, &self.registry, &self.socket);
     }
 
     /// Ends it in order.
@@ -135,16 +134,4 @@ impl Plugin {
         let list = self.done("List", &json!({}));
         list["Volumes"].as_array().unwrap().iter().map(|volume| volume["Name"].as_str().unwrap().to_owned()).collect()
     }
-}
-
-#[track_caller]
-fn spawn(arguments: &[String], registry: &Path, socket: &Path) -> Process {
-    let mut command = Command::new(slackwater());
-    command.args(arguments).env("SLACKWATER_RUNTIME_DIR", registry).stdin(Stdio::null()).stdout(Stdio::null());
-    let mut process = Process::spawn(&mut command);
-    wait_until("the plugin listens", || {
-        assert!(process.0.try_wait().unwrap().is_none(), "the plugin has ended");
-        UnixStream::connect(socket).is_ok()
-    });
-    process
 }

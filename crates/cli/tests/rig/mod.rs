@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -218,6 +219,19 @@ impl Process {
     #[track_caller]
     pub(crate) fn spawn(command: &mut Command) -> Self {
         Self(command.spawn().unwrap())
+    }
+
+    /// Starts the command with these arguments, and waits until it listens at `socket`.
+    #[track_caller]
+    pub(crate) fn listening(arguments: &[String], registry: &Path, socket: &Path) -> Self {
+        let mut command = Command::new(slackwater());
+        command.args(arguments).env(REGISTRY_VARIABLE, registry).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut process = Self::spawn(&mut command);
+        wait_until("it listens", || {
+            assert!(process.0.try_wait().unwrap().is_none(), "it has ended");
+            UnixStream::connect(socket).is_ok()
+        });
+        process
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

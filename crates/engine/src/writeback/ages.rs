@@ -30,7 +30,7 @@ impl Ages {
         self.own_expire_ns.store(ns, Ordering::Relaxed);
     }
 
-    pub(crate) fn own_expire(&self) -> Option<Duration> {
+    fn own_expire(&self) -> Option<Duration> {
         let ns = self.own_expire_ns.load(Ordering::Relaxed);
         (ns != OF_ENGINE).then(|| Duration::from_nanos(ns))
     }

@@ -167,15 +167,9 @@ impl BackingDevInfo {
         self.ages.set_expire(age);
     }
 
-    /// The age that was set.
-    pub fn dirty_expire(&self) -> Option<Duration> {
-        self.ages.own_expire()
-    }
-
     /// Whether more than half of its limit is pinned, if it has one.
     pub(crate) fn over_background(&self) -> bool {
-        let limit = self.limit_frames.load(Ordering::Relaxed);
-        limit != NO_LIMIT && self.pinned_frames() > self.share_frames() / 2
+        self.dirty_limit().is_some() && self.pinned_frames() > self.share_frames() / 2
     }
 
     /// Bytes written back since the volume was mounted.

@@ -323,7 +323,7 @@ impl BdiWriteback {
         let unit_bytes = self.bdi.limits().unit_bytes;
         let gate = match reason {
             // A caller waits: the gate holds background units only.
-            WbReason::Sync => Pass::Open { unit_bytes, bytes: u64::MAX, flushing: false },
+            WbReason::Sync => Pass::unlimited(unit_bytes),
             WbReason::Background
             | WbReason::Periodic
             | WbReason::Retry

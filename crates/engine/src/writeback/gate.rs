@@ -146,6 +146,13 @@ pub(crate) enum Pass {
     Held(Tick),
 }
 
+impl Pass {
+    /// Start any number of units of up to `unit_bytes`.
+    pub(crate) fn unlimited(unit_bytes: u32) -> Self {
+        Self::Open { unit_bytes, bytes: u64::MAX, flushing: false }
+    }
+}
+
 impl DeviceGate {
     /// The gate of a device whose backends flush units if `flushes`.
     pub(crate) fn new(flushes: bool) -> Arc<Self> {
@@ -176,7 +183,7 @@ impl DeviceGate {
 
     /// Whether `wb` may start background units at `now`.
     pub(crate) fn pass(&self, wb: &Arc<BdiWriteback>, now: Tick, hold: Duration, unit_bytes: u32) -> Pass {
-        let unlimited = Pass::Open { unit_bytes, bytes: u64::MAX, flushing: false };
+        let unlimited = Pass::unlimited(unit_bytes);
         if self.recent.load(Ordering::Relaxed) == 0 {
             return unlimited;
         }
@@ -230,11 +237,8 @@ impl DeviceGate {
 
     /// Records at `now` the end of a background unit of `bytes`, which was `flushing` or not.
     pub(crate) fn end_unit(&self, now: Tick, bytes: u64, flushing: bool) {
-        self.end(
-            now,
-            bytes,
-            |speed| if flushing == self.flushes { speed.written(now, bytes) } else { speed.begin(now) },
-        );
+        let counts = flushing == self.flushes;
+        self.end(now, bytes, |speed| if counts { speed.written(now, bytes) } else { speed.begin(now) });
     }
 
     /// Returns `bytes`, and wakes the wbs that are held (D2).

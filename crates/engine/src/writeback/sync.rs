@@ -21,7 +21,7 @@ use crate::super_block::SuperBlock;
 use crate::units::{PageIndex, Tick};
 use crate::writeback::work::{WbCompletion, WbReason, WbWork};
 use crate::writeback::writepages::{Limit, Stop, submit_meta, writepages};
-use crate::writeback::{Round, UnitClass, commit};
+use crate::writeback::{Round, commit};
 
 /// Makes one inode durable at once, regardless of its back-off.
 ///
@@ -63,13 +63,7 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         leaf.set_bits(Mark::ToWrite, leaf.bits(Mark::Dirty));
         Scan::On
     });
-    let limit = Limit {
-        pages: u64::MAX,
-        unit_bytes: sb.bdi().limits().unit_bytes,
-        class: &UnitClass::Sync,
-        gated: false,
-        flushing: false,
-    };
+    let limit = Limit::of_sync(sb.bdi());
     let mut left = whole.clone();
     let mut round = Round::begin(inode);
     loop {

@@ -29,7 +29,7 @@ use crate::error::{BackendError, ErrorKind};
 use crate::inode::{Inode, meta};
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
-use crate::writeback::{Attempt, Pages, Round, Settled, UnitClass, commit};
+use crate::writeback::{Attempt, BackingDevInfo, Pages, Round, Settled, UnitClass, commit};
 
 /// Limits of one call.
 #[derive(Copy, Clone)]
@@ -41,6 +41,14 @@ pub(crate) struct Limit<'a> {
     pub(crate) gated: bool,
     /// Whether the bytes should leave the cache of the device with the write.
     pub(crate) flushing: bool,
+}
+
+impl Limit<'_> {
+    /// Of a caller that waits: units as large as the backend takes.
+    pub(crate) fn of_sync(bdi: &BackingDevInfo) -> Self {
+        let unit_bytes = bdi.limits().unit_bytes;
+        Self { pages: u64::MAX, unit_bytes, class: &UnitClass::Sync, gated: false, flushing: false }
+    }
 }
 
 /// Why a call stopped.
@@ -102,22 +110,25 @@ pub(crate) fn writepages(
     let bdi = sb.bdi();
     let mut pages = 0;
     while pages < limit.pages {
+        let mut reserved_at = None;
         if let UnitClass::Background(wb) = limit.class {
+            let now = sb.now();
             if inode.units.load(Ordering::Acquire) >= bdi.slots.per_inode() {
                 return Wrote { pages, stop: Stop::Share };
             }
-            if !bdi.gate.start_unit(wb, sb.now(), limit.unit_bytes.into(), limit.gated) {
+            if !bdi.gate.start_unit(wb, now, limit.unit_bytes.into(), limit.gated) {
                 return Wrote { pages, stop: Stop::Gate };
             }
             if !bdi.slots.try_background(wb) {
-                bdi.gate.shrink_unit(sb.now(), limit.unit_bytes.into());
+                bdi.gate.shrink_unit(now, limit.unit_bytes.into());
                 return Wrote { pages, stop: Stop::Slots };
             }
+            reserved_at = Some(now);
         }
         let unit = gather(inode, mark, range.clone(), limit.unit_bytes, round);
-        if matches!(limit.class, UnitClass::Background(_)) {
+        if let Some(now) = reserved_at {
             let needed = unit.as_ref().map_or(0, Gathering::len_bytes);
-            bdi.gate.shrink_unit(sb.now(), u64::from(limit.unit_bytes) - needed);
+            bdi.gate.shrink_unit(now, u64::from(limit.unit_bytes) - needed);
         }
         let Some(unit) = unit else {
             bdi.slots.release(limit.class);

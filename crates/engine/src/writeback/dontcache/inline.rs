@@ -15,7 +15,7 @@ use crate::inode::Inode;
 use crate::page_cache::Mark;
 use crate::units::PageIndex;
 use crate::writeback::writepages::{Limit, Stop, writepages};
-use crate::writeback::{BdiWriteback, Round, UnitClass};
+use crate::writeback::{BdiWriteback, Round};
 
 /// See the [module documentation](self).
 pub(super) struct Inline;
@@ -25,13 +25,7 @@ impl StartWriteback for Inline {
         let sb = inode.super_block();
         let (bdi, clock) = (sb.bdi(), &*sb.engine().clock);
         let deadline = (!may_wait).then(|| clock.now());
-        let limit = Limit {
-            pages: u64::MAX,
-            unit_bytes: bdi.limits().unit_bytes,
-            class: &UnitClass::Sync,
-            gated: false,
-            flushing: false,
-        };
+        let limit = Limit::of_sync(bdi);
         let mut round = Round::begin(inode);
         // Uses the slots of syncs, one unit at a time.
         while pages.start < pages.end
