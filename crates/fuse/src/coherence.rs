@@ -38,8 +38,8 @@ use crate::parse::Operation;
 use crate::reply::{Delivery, Reply};
 use crate::request::{Payload, RequestHeader};
 
-/// Number of the probe file's node. Numbers of a volume's nodes are 1 and from 32 on.
-const NODE: u64 = 2;
+/// Number of the probe file's node. No node of a volume has it.
+pub(crate) const NODE: u64 = u64::MAX;
 const BYTES: usize = 4096;
 /// How long a write may be in progress; only a failing probe takes that long.
 const TIMEOUT: Duration = Duration::from_secs(10);

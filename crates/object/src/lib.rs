@@ -39,7 +39,7 @@ mod writer;
 pub use check::{FsckFinding, FsckOptions, FsckReport, Severity};
 pub use volume::{
     GcOptions, GcReport, ObjectBackend, OpenOptions, Progress, Requests, Role, VolumeError, VolumeInfo, VolumeStatus,
-    delete, fsck, gc,
+    delete, fsck, gc, names_below,
 };
 
 pub use store::{Environment, Location, StoreCheck, check_store};

@@ -4,6 +4,8 @@
 //! O1. A node is counted as open from the run of the call that found it, under the tree's mutex, until its last clone is
 //!     dropped.
 //! O2. A node without a name is freed only while it is not open. Nothing leads to it then, so it is not opened again.
+//! O3. Those that an earlier process had open are found by their numbers until [`reap`] begins. It frees under the tree's
+//!     mutex, as they are opened, so one that was found is open when `reap` comes to it (O1).
 //!
 //! # Locks
 //! A shard of the counts is a leaf: it is taken under the tree's mutex, and nothing is taken or waited for under it.
@@ -15,6 +17,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use slackwater::backend::{Node, NodeKind};
 use slackwater::{BackendError, ErrorKind};
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 use slackwater_sync::shim::{Arc, Weak};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::sleep;
@@ -33,6 +36,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// The open nodes of a volume.
 pub(crate) struct OpenNodes {
     dev: u64,
+    /// Whether a node without a name can be opened by its number (O3).
+    finds_nameless: AtomicBool,
     counts: [Mutex<HashMap<u64, Openness>>; SHARDS],
     /// Where nodes go that were closed and may have no name.
     closed: UnboundedSender<u64>,
@@ -65,10 +70,18 @@ impl Held {
 }
 
 impl OpenNodes {
-    /// Those of the volume `dev`. The receiver is for [`reap`].
-    pub(crate) fn new(dev: u64) -> (Arc<Self>, UnboundedReceiver<u64>) {
+    /// Those of the volume `dev`. The receiver is for [`reap`]. With `finds_nameless`, nodes without a name are found until
+    /// that begins.
+    pub(crate) fn new(dev: u64, finds_nameless: bool) -> (Arc<Self>, UnboundedReceiver<u64>) {
         let (closed, receiver) = unbounded_channel();
-        (Arc::new(Self { dev, counts: Default::default(), closed }), receiver)
+        let finds_nameless = AtomicBool::new(finds_nameless);
+        (Arc::new(Self { dev, finds_nameless, counts: Default::default(), closed }), receiver)
+    }
+
+    /// Whether a node without a name can be opened by its number, in a run of the tree (O3).
+    pub(crate) fn finds_nameless(&self) -> bool {
+        // The mutex of the tree orders it with the first run of `reap`.
+        self.finds_nameless.load(Ordering::Relaxed)
     }
 
     /// The number of the volume.
@@ -136,6 +149,9 @@ impl Drop for Opened {
 
 /// Frees nodes without a name: those that earlier processes left, and then each that is closed. Ends with the volume.
 pub(crate) async fn reap(tree: Arc<Tree>, nodes: Weak<OpenNodes>, mut closed: UnboundedReceiver<u64>) {
+    if let Some(nodes) = nodes.upgrade() {
+        nodes.finds_nameless.store(false, Ordering::Relaxed);
+    }
     let mut waiting = VecDeque::new();
     let mut next = Some(0);
     loop {
@@ -245,7 +261,7 @@ mod tests {
     fn a_removed_file_is_freed_when_it_is_closed() {
         block_on(async {
             let volume = Volume::new().await;
-            let (nodes, closed) = OpenNodes::new(1);
+            let (nodes, closed) = OpenNodes::new(1, false);
             let node = nodes.open(volume.ino, &volume.inode);
             let removed = volume.remove().await;
             drop(nodes.open(volume.ino, &removed));
@@ -259,10 +275,40 @@ mod tests {
     }
 
     #[test]
+    fn a_node_without_a_name_is_found_by_its_number_until_they_are_freed() {
+        block_on(async {
+            let volume = Volume::new().await;
+            volume.remove().await;
+            let reopened = async |nodes: &Arc<OpenNodes>, nameless: bool| {
+                let (ino, opening) = (volume.ino, Arc::clone(nodes));
+                let found = volume.tree.run(move |view| {
+                    let handle = slackwater::backend::FileHandle::from_number(ino);
+                    let nameless = nameless && opening.finds_nameless();
+                    let (ino, inode) = names::reopen(view, opening.dev(), &handle, None, nameless)?;
+                    Ok(opening.open(ino, &inode))
+                });
+                found.await.map_err(|error| error.kind())
+            };
+            let (nodes, closed) = OpenNodes::new(1, true);
+            assert_eq!(reopened(&nodes, false).await.err(), Some(ErrorKind::Stale));
+            let node = reopened(&nodes, true).await.expect("an earlier process had it open");
+            let reaping = tokio::spawn(reap(Arc::clone(&volume.tree), Arc::downgrade(&nodes), closed));
+            while nodes.finds_nameless() {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(reopened(&nodes, true).await.err(), Some(ErrorKind::Stale));
+            assert!(volume.exists().await, "it is open (O2)");
+            drop((node, nodes));
+            reaping.await.expect("ends with the nodes");
+            assert!(!volume.exists().await);
+        });
+    }
+
+    #[test]
     fn a_file_with_a_name_outlives_its_last_node() {
         block_on(async {
             let volume = Volume::new().await;
-            let (nodes, closed) = OpenNodes::new(1);
+            let (nodes, closed) = OpenNodes::new(1, false);
             let nameless = Inode { nlink: 0, ..volume.inode.clone() };
             drop(nodes.open(volume.ino, &nameless)); // as if it had got its name since
             let weak = Arc::downgrade(&nodes);
@@ -281,7 +327,7 @@ mod tests {
                 let made = volume.tree.run(|view| names::tmpfile(view, ROOT, 0o600, None)).await;
                 made.expect("nothing fails");
             }
-            let (nodes, closed) = OpenNodes::new(1);
+            let (nodes, closed) = OpenNodes::new(1, false);
             let weak = Arc::downgrade(&nodes);
             drop(nodes);
             reap(Arc::clone(&volume.tree), weak, closed).await;

@@ -1,7 +1,7 @@
 //! An open volume: what opening starts, and what closing stops.
 //!
 //! ```text
-//! open: volume.json -> claim -> SlateDB, with the claim confirmed -> local log -> freed nodes, heartbeat
+//! open: volume.json -> claim -> SlateDB, with the claim confirmed -> local log -> heartbeat, freed nodes
 //! close: commit -> SlateDB closed -> claim released
 //! ```
 
@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use parking_lot::Mutex;
 use slackwater::{BackendError, ErrorKind};
-use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::{Arc, Weak};
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -30,7 +32,7 @@ use crate::paths::Paths;
 use crate::segments::Segments;
 use crate::space;
 use crate::store::{Failure, Location, Store, classify, create, explain, make_place, of_store};
-use crate::tree::{Guard, Place, Tree, TreeOptions, log_has_changes};
+use crate::tree::{Guard, LogPlace, OVERTAKEN, Place, Tree, TreeOptions, log_has_changes};
 use crate::volume::{OpenOptions, Role, VolumeError};
 use crate::writer::{Claim, ClaimError, Claims, HEARTBEAT};
 
@@ -47,12 +49,15 @@ pub(crate) struct Opened {
     pub(crate) tree: Arc<Tree>,
     pub(crate) calls: Calls,
     pub(crate) segments: Segments,
-    /// Whether changes of a dead process were set aside.
-    pub(crate) is_overtaken: bool,
+    /// The nodes that are closed, until their task begins.
+    closed: Mutex<Option<Closed>>,
     runtime: Handle,
     /// `None`: it follows the writer.
     claimed: Option<Claimed>,
 }
+
+/// The open nodes, and the numbers of those that are closed.
+type Closed = (Weak<OpenNodes>, UnboundedReceiver<u64>);
 
 /// The claim that makes this process the writer, and its tasks.
 struct Claimed {
@@ -128,31 +133,41 @@ impl Opened {
         if let Some(age) = options.follow {
             return Self::follow(location, store, &record, age, runtime).await;
         }
-        let claims = Claims::new(store.patient.clone());
+        let claims = Claims::new(store.patient.clone()).kept_by(options.keeper);
         let claimed = claims.acquire(options.take_over, clock::unix_ms()).await;
         let claim = Arc::new(claimed.map_err(|error| refused(location, error))?);
-        let log = options.log_dir.clone().map(|folder| (folder, record.id.to_be_bytes()));
+        let log = options.log_dir.clone().map(|folder| LogPlace {
+            folder,
+            volume: record.id.to_be_bytes(),
+            must_continue: options.has_data,
+        });
         let tree_options = TreeOptions { log, ..tree_options(&record) };
         let (tree, set_aside) = open_tree(location, &store, &claim, tree_options).await?;
         for log in &set_aside {
             tracing::error!(log = %log.display(), "another writer has had the volume: a local log was set aside");
         }
-        let (nodes, closed) = OpenNodes::new(device(&record));
-        runtime.spawn(reap(Arc::clone(&tree), Arc::downgrade(&nodes), closed));
+        let (nodes, closed) = OpenNodes::new(device(&record), options.keep_nameless);
+        let closed = Mutex::new(Some((Arc::downgrade(&nodes), closed)));
         let segments = Segments::new(store.patient.clone());
         let calls = calls(&tree, nodes, &segments, &runtime);
         let keeper = space::start(&tree, segments.clone(), &runtime);
         let heart = runtime.spawn(beat(Arc::clone(&claim), Arc::clone(&tree)));
-        let is_overtaken = !set_aside.is_empty();
-        Ok(Self {
-            store,
-            tree,
-            calls,
-            segments,
-            is_overtaken,
-            runtime,
-            claimed: Some(Claimed { claim, heart, keeper }),
-        })
+        let claimed = Some(Claimed { claim, heart, keeper });
+        let opened = Self { store, tree, calls, segments, closed, runtime, claimed };
+        if !options.keep_nameless {
+            opened.free_nameless();
+        }
+        Ok(opened)
+    }
+
+    /// Begins to free nodes without a name that are not open. Only the first call does anything.
+    ///
+    /// # Blocking
+    /// Never.
+    pub(crate) fn free_nameless(&self) {
+        if let Some((nodes, closed)) = self.closed.lock().take() {
+            self.runtime.spawn(reap(Arc::clone(&self.tree), nodes, closed));
+        }
     }
 
     /// Opens a volume for reading.
@@ -166,10 +181,11 @@ impl Opened {
         let guard: Guard = Arc::new(|| Box::pin(async { Ok(()) }));
         let tree = Tree::follow(place(location, &store, guard), record.salt, age).await.map_err(VolumeError::Store)?;
         // Nodes without a name are the writer's.
-        let (nodes, _) = OpenNodes::new(device(record));
+        let (nodes, _) = OpenNodes::new(device(record), false);
         let segments = Segments::new(store.patient.clone());
         let calls = calls(&tree, nodes, &segments, &runtime);
-        Ok(Self { store, tree, calls, segments, is_overtaken: false, runtime, claimed: None })
+        let closed = Mutex::new(None);
+        Ok(Self { store, tree, calls, segments, closed, runtime, claimed: None })
     }
 
     /// The role of this process: the calls that it may make on the volume.
@@ -261,8 +277,8 @@ async fn beat(claim: Arc<Claim>, tree: Arc<Tree>) {
 /// Opens the tree of a volume under a claim, for writing. The paths are those of logs that were set aside.
 ///
 /// # Errors
-/// The store's. The claim is given back then, unless there are changes in the local log: a claim that is left behind
-/// keeps repairs and other machines from writing before they are replayed.
+/// The store's, or [`VolumeError::Overtaken`]. The claim is given back then, unless there are changes in the local log that
+/// can be replayed: a claim that is left behind keeps repairs and other machines from writing before that.
 pub(crate) async fn open_tree(
     location: &Location,
     store: &Store,
@@ -271,14 +287,15 @@ pub(crate) async fn open_tree(
 ) -> Result<(Arc<Tree>, Vec<PathBuf>), VolumeError> {
     let log = options.log.clone();
     let opened = Tree::open(place(location, store, guard(claim)), options).await;
-    let has_changes = || log.is_some_and(|(folder, volume)| log_has_changes(&folder, volume));
+    let is_overtaken = opened.as_ref().is_err_and(|error| error.kind() == OVERTAKEN);
+    let has_changes = || log.is_some_and(|log| log_has_changes(&log.folder, log.volume));
     if opened.is_err()
-        && !has_changes()
+        && (is_overtaken || !has_changes())
         && let Err(error) = claim.release(clock::unix_ms()).await
     {
         tracing::debug!(%error, "releasing a claim");
     }
-    opened.map_err(VolumeError::Store)
+    opened.map_err(|error| if is_overtaken { VolumeError::Overtaken } else { VolumeError::Store(error) })
 }
 
 /// Confirms a claim for SlateDB.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use object_store::ObjectStore as _;
 use slackwater::backend::{Backend, Call, Limits};
 use slackwater::{BackendError, ErrorKind};
 use thiserror::Error;
@@ -11,7 +12,7 @@ use tokio::runtime::Handle;
 
 use crate::check::{self, FsckOptions, FsckReport};
 use crate::opened::{self, Opened};
-use crate::store::{Location, Store};
+use crate::store::{Location, Store, explain};
 use crate::writer::Holder;
 use crate::{backend, delete as deletion, runtime, space};
 
@@ -50,6 +51,10 @@ pub enum VolumeError {
     /// Another process has the volume.
     #[error("{0}")]
     InUse(Holder),
+    /// Another writer has had the volume since the process died whose local log is in [`OpenOptions::log_dir`], and that
+    /// process left data ([`OpenOptions::has_data`]). Nothing has changed.
+    #[error("another writer has written to the volume since, and the data would overwrite newer data")]
+    Overtaken,
 }
 
 /// How to open a volume.
@@ -58,12 +63,22 @@ pub struct OpenOptions {
     /// Folder for the local log of changes that are not in the store yet. It must survive the process, as tmpfs does.
     /// Without it, a process that dies loses the changes since the last commit.
     pub log_dir: Option<PathBuf>,
+    /// The process that wrote the log has left data in the cache of the engine, which is to be written. If another writer
+    /// has had the volume since, that data is older than the volume, so this fails with [`VolumeError::Overtaken`].
+    /// Without such data, the log is set aside.
+    pub has_data: bool,
     /// Fence a process that has the volume, instead of failing with [`VolumeError::InUse`].
     pub take_over: bool,
     /// `Some`: open for reading only, and follow the writer at this age.
     pub follow: Option<Duration>,
     /// Most bytes per second to send to the store.
     pub upload_limit_bytes_per_s: Option<u64>,
+    /// The process that starts a successor if this one dies. The volume is in use while one of both lives. A process with
+    /// the same keeper as its predecessor takes the volume without asking, so a keeper starts it only when the predecessor
+    /// changes nothing any more.
+    pub keeper: Option<u32>,
+    /// Keep nodes without a name, which programs may still have open, until [`ObjectBackend::free_nameless`].
+    pub keep_nameless: bool,
 }
 
 /// Facts about a volume that is not open.
@@ -139,6 +154,9 @@ pub struct ObjectBackend {
 }
 
 impl ObjectBackend {
+    /// The format of the local log. Another program can go on with a volume after this one only if it has the same.
+    pub const LOG_FORMAT: u32 = crate::tree::LOG_FORMAT;
+
     /// Makes an empty volume. Its root belongs to the user of this process.
     ///
     /// # Errors
@@ -189,6 +207,15 @@ impl ObjectBackend {
         Ok(Self { opened })
     }
 
+    /// Frees nodes without a name that are not open, from now on. Without [`OpenOptions::keep_nameless`], it has begun at
+    /// the open.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn free_nameless(&self) {
+        self.opened.free_nameless();
+    }
+
     /// The state now.
     ///
     /// # Blocking
@@ -214,13 +241,6 @@ impl ObjectBackend {
                 failures: counts.failed,
             },
         }
-    }
-
-    /// Whether another writer has had the volume since the process died whose local log is in
-    /// [`OpenOptions::log_dir`]. Data of that process in its log and its cache is then older than the volume: the
-    /// log was set aside and not replayed. `Some` names the writer after it, for people.
-    pub fn overtaken_by(&self) -> Option<String> {
-        self.opened.is_overtaken.then(|| "another writer".to_owned())
     }
 
     /// The paths of these inodes whose names are in memory, for messages.
@@ -311,6 +331,24 @@ pub fn gc(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<GcReport, VolumeError> {
     runtime()?.block_on(space::gc(location, options, progress))
+}
+
+/// The names directly below a place, each of which may be the prefix of a volume. None if there is no such place.
+///
+/// # Errors
+/// The store failed.
+///
+/// # Blocking
+/// For the store: one request for a thousand names.
+pub fn names_below(location: &Location) -> Result<Vec<String>, VolumeError> {
+    if location.local_directory().is_some_and(|directory| !directory.exists()) {
+        return Ok(Vec::new());
+    }
+    let listed = runtime()?.block_on(async {
+        let store = Store::connect(location, None)?.hasty;
+        store.list_with_delimiter(None).await.map_err(|error| explain(location, "list", &error))
+    })?;
+    Ok(listed.common_prefixes.iter().filter_map(|prefix| Some(prefix.filename()?.to_owned())).collect())
 }
 
 /// Deletes a volume and all of its objects, or what an interrupted deletion has left. It is no error if there is none.

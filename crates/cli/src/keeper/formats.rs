@@ -13,6 +13,7 @@ use slackwater_fuse::{MountRecord, Printable as _};
 
 use crate::exit::Failure;
 use crate::keeper::protocol::PROTOCOL_VERSION;
+use crate::object;
 
 /// The hidden command that prints the formats.
 const COMMAND: &str = "formats";
@@ -29,11 +30,19 @@ pub(crate) struct Formats {
     /// The front end's record.
     record: u32,
     arena: u64,
+    /// The local log of object volumes; 0 in a program without them.
+    #[serde(default)]
+    object_log: u32,
 }
 
 impl Formats {
     /// Those of this program. A mount has those of each program that serves it.
-    pub(crate) const OWN: Self = Self { keeper: PROTOCOL_VERSION, record: MountRecord::FORMAT, arena: Arena::FORMAT };
+    pub(crate) const OWN: Self = Self {
+        keeper: PROTOCOL_VERSION,
+        record: MountRecord::FORMAT,
+        arena: Arena::FORMAT,
+        object_log: object::LOG_FORMAT,
+    };
 
     /// Asks a program.
     ///
@@ -77,8 +86,9 @@ impl Formats {
             ("arenas", self.arena, mount.arena),
             ("records of mounts", self.record.into(), mount.record.into()),
             ("messages of keepers", self.keeper.into(), mount.keeper.into()),
+            ("logs of object volumes", self.object_log.into(), mount.object_log.into()),
         ];
-        match formats.into_iter().find(|(_, reads, has)| reads != has) {
+        match formats.into_iter().find(|(_, reads, has)| *has != 0 && reads != has) {
             None => Ok(()),
             Some((what, reads, has)) => {
                 let program = program.printable();
@@ -103,6 +113,8 @@ mod tests {
             (Formats { arena, ..own }, format!("/next reads arenas of format {arena}, this mount has {}", own.arena)),
             (Formats { record, ..own }, format!("records of mounts of format {record}, this mount has")),
             (Formats { keeper, ..own }, format!("messages of keepers of format {keeper}, this mount has")),
+            #[cfg(feature = "object")]
+            (Formats { object_log: 0, ..own }, "logs of object volumes of format 0, this mount has".into()),
         ] {
             assert!(refusal(other).contains(&named), "{}", refusal(other));
         }
@@ -111,7 +123,14 @@ mod tests {
     #[test]
     fn later_programs_may_print_more() {
         let text = r#"{"keeper":7,"record":8,"arena":9,"ring":10}"#;
-        assert_eq!(serde_json::from_str::<Formats>(text).unwrap(), Formats { keeper: 7, record: 8, arena: 9 });
+        let formats = Formats { keeper: 7, record: 8, arena: 9, object_log: 0 };
+        assert_eq!(serde_json::from_str::<Formats>(text).unwrap(), formats);
+    }
+
+    #[test]
+    fn a_program_without_object_volumes_may_get_them() {
+        let mount = Formats { object_log: 0, ..Formats::OWN };
+        assert_eq!(Formats { object_log: 1, ..mount }.check(Path::new("/next"), &mount), Ok(()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The calls of this module in a build without the cargo feature `object`: all fail, with advice.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,7 +11,12 @@ use crate::control::protocol::{ObjectStatus, VolumeOptions};
 use crate::exit::Failure;
 use crate::object::StoreFinding;
 use crate::object::arguments::{FsckArguments, GcArguments, MkfsArguments};
+use crate::registry::Entry;
 use crate::source::object::ObjectVolume;
+use crate::source::opened::Opening;
+
+/// It reads no local logs.
+pub(crate) const LOG_FORMAT: u32 = 0;
 
 fn absent() -> Failure {
     Failure::usage("this build of slackwater has no object stores")
@@ -25,10 +30,10 @@ pub(crate) enum Volume {}
 impl Volume {
     pub(crate) fn open(
         _: &ObjectVolume,
-        _: &Path,
+        _: &Entry,
         _: &VolumeOptions,
         _: bool,
-        _: &dyn Fn(&str),
+        _: Opening<'_>,
     ) -> Result<Self, Failure> {
         Err(absent())
     }
@@ -37,7 +42,7 @@ impl Volume {
         match *self {}
     }
 
-    pub(crate) fn check_not_overtaken(&self) -> Result<(), String> {
+    pub(crate) fn inherited_all(&self) {
         match *self {}
     }
 

@@ -5,11 +5,13 @@ use slackwater_object::{Holder, VolumeError};
 
 use crate::exit::{Failure, Reason};
 
-/// The message for an error of the volume at `url`. If another process has the volume, the caller adds what to do.
+/// The message for an error of the volume at `url`. If another process has or had the volume, the caller
+/// adds what to do.
 pub(super) fn of(error: &VolumeError, url: &str) -> Failure {
     match error {
         VolumeError::Location(text) => Failure::usage(text.clone()),
         VolumeError::InUse(holder) => Failure::new(Reason::Busy, format!("{url} is {holder}")),
+        VolumeError::Overtaken => Failure::failed(format!("{url}: a process that died left unwritten data; {error}")),
         // Its text says what to do.
         VolumeError::Store(held) if held.kind() == ErrorKind::Busy => Failure::busy(format!("{url}: {held}")),
         // Their texts name the volume and what to do.

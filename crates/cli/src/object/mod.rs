@@ -29,7 +29,7 @@ mod pooled;
 mod volume;
 
 #[cfg(not(feature = "object"))]
-pub(crate) use self::absent::{Volume, check_store, find, fsck, gc, mkfs};
+pub(crate) use self::absent::{LOG_FORMAT, Volume, check_store, find, fsck, gc, mkfs};
 #[cfg(all(not(feature = "object"), feature = "containers"))]
 pub(crate) use self::absent::{canonical_url, delete_volume, make_volume};
 #[cfg(all(feature = "object", feature = "containers"))]
@@ -40,7 +40,7 @@ pub(crate) use self::{
     fsck::run as fsck,
     gc::run as gc,
     mkfs::run as mkfs,
-    volume::{Volume, find},
+    volume::{LOG_FORMAT, Volume, find},
 };
 
 #[cfg(feature = "object")]

@@ -17,12 +17,17 @@ use crate::control::protocol::{ObjectRole, ObjectStatus, VolumeOptions};
 use crate::exit::Failure;
 use crate::object::{self, failures, wait_for_store};
 use crate::os::private_dir;
+use crate::registry::Entry;
 use crate::source::object::ObjectVolume;
-use crate::volume::front_end;
+use crate::source::opened::Opening;
 use crate::volume::tenants::ms;
+use crate::volume::{arena_file, front_end};
 
 /// Interval between two attempts to open a volume that another process has.
 const TRY_EVERY: Duration = Duration::from_secs(2);
+
+/// The format of the local log.
+pub(crate) const LOG_FORMAT: u32 = ObjectBackend::LOG_FORMAT;
 
 /// Reads which volume is at a URL, and returns it with its directory, if the store is a directory. A store in memory has
 /// no volume before it is mounted, so this makes one.
@@ -52,54 +57,74 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Opens `source`, whose local log is beside `arena`. With `wait`, waits while another process has the volume, and
-    /// reports through `say` that it waits.
+    /// Opens `source`, the volume of `entry`. Its local log is beside the arena, in which a dead process has left data of it if
+    /// `has_data` says so.
     ///
     /// # Errors
-    /// `Busy`, with the process that has it; or the store fails.
+    /// `Busy`, with the process that has it; or the data is older than the volume; or the store fails.
     ///
     /// # Blocking
     /// For the store.
     pub(crate) fn open(
         source: &ObjectVolume,
-        arena: &Path,
+        entry: &Entry,
         options: &VolumeOptions,
-        wait: bool,
-        say: &dyn Fn(&str),
+        has_data: bool,
+        opening: Opening<'_>,
     ) -> Result<Self, Failure> {
-        let url = &source.url;
+        let (url, arena) = (&source.url, &entry.arena);
         let location = Location::parse(url).map_err(|error| failures::of(&error, url))?;
         let (log_dir, is_new) = match source.is_read_only {
             true => (None, false),
             false => log_dir(source, arena).map(|(path, is_new)| (Some(path), is_new))?,
         };
+        let (keeper, is_inherited) = match opening {
+            Opening::New { keeper, .. } => (keeper, false),
+            Opening::Inherited { keeper, .. } => (Some(keeper), true),
+        };
         let options = OpenOptions {
             log_dir,
-            take_over: options.take_over,
+            has_data,
+            // A process that has taken the volume since is not asked for.
+            take_over: options.take_over && !is_inherited,
+            keeper,
+            keep_nameless: is_inherited,
             follow: source.is_read_only.then(|| backend_age(options.follow.unwrap_or(object::FOLLOW))),
             upload_limit_bytes_per_s: options.upload_limit_bytes_per_s,
         };
         let mut is_waiting = false;
         loop {
-            match wait_for_store(url, || ObjectBackend::open(&location, &options)) {
-                Ok(backend) => {
+            match (wait_for_store(url, || ObjectBackend::open(&location, &options)), opening) {
+                (Ok(backend), _) => {
                     let (backend, source, arena) = (Arc::new(backend), source.clone(), arena.to_path_buf());
                     return Ok(Self { backend, source, arena });
                 }
-                Err(VolumeError::InUse(holder)) if wait => {
+                (Err(VolumeError::InUse(holder)), Opening::New { wait: true, say, .. }) => {
                     if !is_waiting {
                         say(&format!("{url} is {holder}; waiting until it is free"));
                     }
                     is_waiting = true;
                     thread::sleep(TRY_EVERY);
                 }
-                Err(error) => {
+                (Err(error), Opening::Inherited { check, .. }) if may_pass(&error) && check().is_ok() => {
+                    if !is_waiting {
+                        tracing::warn!(%error, "the store does not answer; programs wait until it does");
+                    }
+                    is_waiting = true;
+                    thread::sleep(TRY_EVERY);
+                }
+                (Err(error), _) => {
                     if is_new {
                         remove_empty_log(source, arena);
                     }
-                    let is_held = matches!(error, VolumeError::InUse(_));
                     let failure = failures::of(&error, url);
-                    return Err(if is_held { how_to_get_it(failure) } else { failure });
+                    return Err(if matches!(error, VolumeError::InUse(_)) {
+                        how_to_get_it(failure)
+                    } else if matches!(error, VolumeError::Overtaken) {
+                        failure.advise(how_to_abandon_data(entry))
+                    } else {
+                        failure
+                    });
                 }
             }
         }
@@ -110,17 +135,9 @@ impl Volume {
         Arc::clone(&self.backend) as _
     }
 
-    /// Fails if another process has written to the volume since the data in the local arena was written.
-    ///
-    /// # Errors
-    /// It has, with its name.
-    pub(crate) fn check_not_overtaken(&self) -> Result<(), String> {
-        match self.backend.overtaken_by() {
-            None => Ok(()),
-            Some(writer) => {
-                Err(format!("{writer} has written to {} since; the data would overwrite newer data", self.source.url))
-            }
-        }
+    /// Frees files without a name that no program has open, of a mount that was inherited.
+    pub(crate) fn inherited_all(&self) {
+        self.backend.free_nameless();
     }
 
     /// The state of the volume.
@@ -198,6 +215,17 @@ fn how_to_get_it(failure: Failure) -> Failure {
     failure
         .advise("unmount it there, pass --wait, or mount it --read-only beside that process")
         .advise("if that process is dead or unreachable: --take-over ends it, and keeps what it made durable")
+}
+
+/// Whether a volume that could be used may be used again after this error.
+fn may_pass(error: &VolumeError) -> bool {
+    !matches!(error, VolumeError::InUse(_) | VolumeError::Overtaken | VolumeError::Unreadable { .. })
+}
+
+/// What the user can do about data that is older than the volume.
+fn how_to_abandon_data(entry: &Entry) -> String {
+    let after = if entry.volume.is_some() { "end the daemon, then " } else { "" };
+    format!("to abandon that data, {after}move the arena away: {}", arena_file::away(&entry.arena))
 }
 
 /// The age at which the backend follows the writer. The caches of the engine and of the kernel add theirs.

@@ -15,6 +15,17 @@ use crate::registry::Entry;
 use crate::source::Source;
 use crate::volume::node_search::{self, Numbered};
 
+/// For which mount a source is opened.
+#[cfg_attr(not(feature = "object"), expect(dead_code, reason = "only object volumes need to know"))]
+#[derive(Copy, Clone)]
+pub(crate) enum Opening<'a> {
+    /// A new one, which the process `keeper` keeps if there is one. If another process has an object volume, waits for it
+    /// with `wait`, and reports through `say` that it does.
+    New { keeper: Option<u32>, wait: bool, say: &'a dyn Fn(&str) },
+    /// That of a predecessor, which the same process kept. While the store fails, tries again as long as `check` succeeds.
+    Inherited { keeper: u32, check: &'a dyn Fn() -> Result<(), Failure> },
+}
+
 /// A source that this process may use. An object volume is open once, and its backends share it.
 #[derive(Clone)]
 pub(crate) enum Opened {
@@ -23,18 +34,23 @@ pub(crate) enum Opened {
 }
 
 impl Opened {
-    /// Opens the source of `entry`, which this process owns. If another process has an object volume, waits for it with
-    /// `wait`, and reports through `say` that it does.
+    /// Opens the source of `entry`, which this process owns. `has_data`: a dead process has left data of it in the arena.
     ///
     /// # Errors
-    /// `Busy`, with the process that has the object volume; or the store fails.
+    /// `Busy`, with the process that has the object volume; or the data is older than what another machine has written
+    /// since; or the store fails.
     ///
     /// # Blocking
     /// For the store.
-    pub(crate) fn new(entry: &Entry, options: &VolumeOptions, wait: bool, say: &dyn Fn(&str)) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        entry: &Entry,
+        options: &VolumeOptions,
+        has_data: bool,
+        opening: Opening<'_>,
+    ) -> Result<Self, Failure> {
         match &entry.source {
             Source::Directory(directory) => Ok(Self::Directory(directory.path.clone())),
-            Source::Object(volume) => object::Volume::open(volume, &entry.arena, options, wait, say).map(Self::Object),
+            Source::Object(volume) => object::Volume::open(volume, entry, options, has_data, opening).map(Self::Object),
         }
     }
 
@@ -72,14 +88,11 @@ impl Opened {
         }
     }
 
-    /// Fails if a dead predecessor's data is older than what another machine has written since.
-    ///
-    /// # Errors
-    /// It is, with the other writer.
-    pub(crate) fn check_not_overtaken(&self) -> Result<(), String> {
+    /// Everything that programs had open in an inherited mount is open again: other files without a name are freed.
+    pub(crate) fn inherited_all(&self) {
         match self {
-            Self::Directory(_) => Ok(()),
-            Self::Object(volume) => volume.check_not_overtaken(),
+            Self::Directory(_) => {}
+            Self::Object(volume) => volume.inherited_all(),
         }
     }
 

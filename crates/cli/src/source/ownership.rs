@@ -42,8 +42,8 @@ pub(crate) struct Ownership {
 
 impl Ownership {
     /// That of a predecessor, which has passed its locks on.
-    pub(crate) fn inherited(lock: OwnedFd, registered: Registered) -> Self {
-        Self { lock: Some(lock), registered }
+    pub(crate) fn inherited(lock: Option<OwnedFd>, registered: Registered) -> Self {
+        Self { lock, registered }
     }
 
     /// The source directory, with its lock.

@@ -287,9 +287,6 @@ pub(crate) fn write_back(
         let volumes = left.survivors.volumes.iter_mut();
         volumes.flat_map(|volume| &mut volume.inodes).for_each(|inode| inode.record.dev = dev);
     }
-    source
-        .check_not_overtaken()
-        .map_err(|why| kept(why).advise(format!("to abandon that data, move the arena away: {}", away(path))))?;
     let backend = source.backend(Some(&inodes)).map_err(|error| kept(error.to_string()))?;
     let engine = Engine::recover(left.arena, left.survivors, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount(&entry.identity, backend).map_err(|error| kept(error.to_string()))?;

@@ -14,7 +14,6 @@ use crate::keeper::Parts;
 use crate::keeper::client::{InheritedVolume, KeeperClient, KeptVolume};
 use crate::keeper::protocol::Part;
 use crate::registry::Entry;
-use crate::source;
 use crate::source::ownership::Ownership;
 use crate::volume::front_end::{FrontEnd, Kept};
 
@@ -134,8 +133,8 @@ impl Leave for Ownership {
 
 /// Why a volume cannot be kept; `None` if it can.
 pub(crate) fn refusal(source: &Path, options: &VolumeOptions) -> Option<&'static str> {
-    if source::is_url(source) {
-        return Some("an object volume cannot be kept yet, only a directory");
+    if source.as_os_str().as_encoded_bytes().starts_with(b"memory:") {
+        return Some("an object volume in memory ends with its process");
     }
     if options.transport == Transport::Uring {
         return Some("requests over io_uring cannot be taken over by another process");

@@ -149,6 +149,50 @@ fn programs_notice_nothing_when_their_daemon_is_killed() {
 }
 
 #[test]
+#[cfg(feature = "object")]
+fn a_kept_daemon_serves_object_volumes_beside_directories() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, of_directory) = scratch.pair("a");
+    let [of_object, first_reader, second_reader] = ["o", "r1", "r2"].map(|name| scratch.dir(name, 0o755));
+    let daemon = KeptDaemon::start(&scratch, LATE, &[&of_directory, &of_object, &first_reader, &second_reader]);
+    let url = format!("file://{}", scratch.path.join("objects").display());
+    scratch.run(["mkfs", &url]).expect(0, &[]);
+    daemon.get().mount(&source, &of_directory, "a");
+    daemon.get().mount(Path::new(&url), &of_object, "o");
+    let read = |mountpoint: &Path, name: &str| {
+        let words = ["mount", "--daemon", "--read-only", &url, mountpoint.to_str().unwrap(), "--name", name];
+        daemon.run(&words).expect(0, &[]);
+    };
+    read(&first_reader, "r1");
+    let loads = [Load::start(&of_directory), Load::start(&of_object)];
+    for nth in 0..6_u64 {
+        thread::sleep(Duration::from_millis(nth * 37 % 150));
+        if nth % 3 == 2 {
+            daemon.kill()
+        } else {
+            daemon.replace()
+        }
+        loads.iter().for_each(|load| load.check(|| daemon.get().all_said()));
+    }
+    // The name of a reader in the arena is not that of one of an earlier process.
+    wait_until("all are served", || daemon.get().states().len() == 3);
+    read(&second_reader, "r2");
+    wait_until("the readers see the load", || {
+        second_reader.join("fixed").exists() && first_reader.join("fixed").exists()
+    });
+    daemon.run(&["umount", "r1"]).expect(0, &[]);
+    let [of_a, of_o] = loads;
+    of_a.finish(&source, || daemon.run(&["umount", "a"]).expect(0, &[]));
+    of_o.finish(&first_reader, || {
+        daemon.run(&["umount", "o"]).expect(0, &[]);
+        read(&first_reader, "r1");
+    });
+    daemon.end();
+    scratch.run(["fsck", &url, "--data"]).expect(0, &["No errors."]);
+}
+
+#[test]
 fn the_next_daemon_has_the_settings_and_volumes_of_the_one_before() {
     need_fuse();
     let scratch = Scratch::new();
@@ -310,16 +354,40 @@ fn a_volume_that_ended_while_nobody_served_it_is_written_back() {
     fs::write(a.1.join("file"), "of a").unwrap();
     fs::write(b.1.join("file"), "of b").unwrap();
     assert!(!a.0.join("file").exists() || fs::read(a.0.join("file")).unwrap().is_empty());
-    kill_process(daemon.keeper(), Signal::STOP).unwrap();
-    daemon.kill();
-    unmount(&a.1, UnmountFlags::FORCE | UnmountFlags::DETACH).unwrap();
-    kill_process(daemon.keeper(), Signal::CONT).unwrap();
+    kill_and_unmount(&daemon, &a.1);
     wait_until("its data is in the source", || fs::read(a.0.join("file")).is_ok_and(|bytes| bytes == b"of a"));
     assert_eq!(fs::read_to_string(b.1.join("file")).unwrap(), "of b");
     wait_until("the other volume is left", || daemon.get().states() == [("b".into(), "mounted".into())]);
     daemon.get().mount(&a.0, &a.1, "a");
     assert_eq!(fs::read_to_string(a.1.join("file")).unwrap(), "of a");
     daemon.end();
+}
+
+/// Kills the process that serves, and unmounts before another one does.
+fn kill_and_unmount(daemon: &KeptDaemon<'_>, mountpoint: &Path) {
+    kill_process(daemon.keeper(), Signal::STOP).unwrap();
+    daemon.kill();
+    unmount(mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH).unwrap();
+    kill_process(daemon.keeper(), Signal::CONT).unwrap();
+}
+
+#[test]
+#[cfg(feature = "object")]
+fn an_object_volume_that_ended_while_nobody_served_it_is_written_back() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let mountpoint = scratch.dir("o", 0o755);
+    let daemon = KeptDaemon::start(&scratch, LATE, &[&mountpoint]);
+    let url = format!("file://{}", scratch.path.join("objects").display());
+    scratch.run(["mkfs", &url]).expect(0, &[]);
+    daemon.get().mount(Path::new(&url), &mountpoint, "o");
+    fs::write(mountpoint.join("file"), "content").unwrap();
+    kill_and_unmount(&daemon, &mountpoint);
+    wait_until("the daemon has left it", || daemon.lives().0 == 1 && daemon.get().states().is_empty());
+    daemon.get().mount(Path::new(&url), &mountpoint, "o");
+    assert_eq!(fs::read_to_string(mountpoint.join("file")).unwrap(), "content");
+    daemon.end();
+    scratch.run(["fsck", &url, "--data"]).expect(0, &["No errors."]);
 }
 
 #[test]
@@ -355,7 +423,7 @@ fn volumes_that_cannot_be_kept_are_refused() {
     let mount = |source: &str, more: &[&str]| {
         daemon.run(&[&["mount", "--daemon", source, mountpoint.to_str().unwrap()], more].concat())
     };
-    mount("file:///nowhere", &[]).expect(2, &["this daemon has --keep", "object volume", "without --daemon"]);
+    mount("memory:bucket", &[]).expect(2, &["this daemon has --keep", "in memory", "without --daemon"]);
     mount(source.to_str().unwrap(), &["--transport", "uring"]).expect(2, &["this daemon has --keep", "io_uring"]);
     daemon.end();
     // A daemon that cannot start is not started again.

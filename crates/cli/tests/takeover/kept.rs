@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
@@ -21,7 +22,7 @@ pub(super) struct Kept {
     pub(super) mount: Mount,
     pub(super) source: PathBuf,
     pub(super) mountpoint: PathBuf,
-    pub(super) scratch: Scratch,
+    pub(super) scratch: Arc<Scratch>,
     /// It belongs to [`NOBODY`] instead of root.
     pub(super) is_of_user: bool,
 }
@@ -39,7 +40,7 @@ impl Kept {
     #[track_caller]
     pub(super) fn of(scratch: Scratch, source: PathBuf, mountpoint: PathBuf, more: &[&str]) -> Self {
         let mount = scratch.mount(&source, &mountpoint, &[&["--keep"], more].concat());
-        Self { mount, source, mountpoint, scratch, is_of_user: false }
+        Self { mount, source, mountpoint, scratch: Arc::new(scratch), is_of_user: false }
     }
 
     /// Of an ordinary user, in a mount namespace of this thread. `limits` is a command line of setpriv or prlimit before
@@ -57,7 +58,7 @@ impl Kept {
         let words = ["mount", source.to_str().unwrap(), mountpoint.to_str().unwrap(), "--keep", "--cache", "32MiB"];
         let words = [&words[..], &["--arena", arena.to_str().unwrap()], more].concat();
         let mount = Mount::start(command_of_user(&scratch, limits, &words), &mountpoint);
-        Self { mount, source, mountpoint, scratch, is_of_user: true }
+        Self { mount, source, mountpoint, scratch: Arc::new(scratch), is_of_user: true }
     }
 
     pub(super) fn keeper(&self) -> Pid {

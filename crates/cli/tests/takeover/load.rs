@@ -210,6 +210,14 @@ fn programs_notice_nothing_when_their_server_is_killed() {
 /// Kills the server at random moments under programs of every kind, and unmounts.
 #[track_caller]
 pub(super) fn kill_under_load(mut kept: Kept) {
+    let load = load_and_kill(&kept);
+    let source = kept.source.clone();
+    load.finish(&source, || kept.umount().expect(0, &["everything is written back"]));
+}
+
+/// Starts programs of every kind, and kills the server under them at random moments.
+#[track_caller]
+pub(super) fn load_and_kill(kept: &Kept) -> Load {
     let load = Load::start_as(&kept.mountpoint, kept.is_of_user);
     let kills = runs(RUNS_VARIABLE, RUNS);
     let seed = bytes(u64::from(std::process::id()), kills as usize * 8);
@@ -225,8 +233,7 @@ pub(super) fn kill_under_load(mut kept: Kept) {
     }
     thread::sleep(Duration::from_millis(LIFE_MS));
     assert!(kept.takeovers() > 0);
-    let source = kept.source.clone();
-    load.finish(&source, || kept.umount().expect(0, &["everything is written back"]));
+    load
 }
 
 /// Compares the source with what the programs have done.

@@ -19,6 +19,8 @@ mod load;
 mod many_kills;
 #[path = "../../../fuse/tests/needs/mod.rs"]
 mod needs;
+#[cfg(feature = "object")]
+mod object_volumes;
 #[allow(dead_code, reason = "a part of what another test program uses")]
 #[path = "../daemon/process.rs"]
 mod process;
@@ -27,6 +29,10 @@ mod requests;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod service;
+#[cfg(feature = "object")]
+#[allow(dead_code, reason = "a part of what another test program uses")]
+#[path = "../object/store.rs"]
+mod store;
 #[allow(dead_code, reason = "a part of what other test programs use")]
 #[path = "../mounts/sys.rs"]
 mod sys;

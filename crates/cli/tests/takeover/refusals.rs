@@ -9,7 +9,7 @@ fn mounts_that_cannot_be_kept_are_refused_before_anything_is_mounted() {
     let (source, mountpoint) = scratch.pair("a");
     let (from, to) = (source.to_str().unwrap(), mountpoint.to_str().unwrap());
     let refused: [(&[&str], &str); 3] = [
-        (&["mount", "--keep", "s3://bucket/volume", to], "an object volume cannot be kept"),
+        (&["mount", "--keep", "memory:bucket/volume", to], "an object volume in memory ends with its process"),
         (&["mount", "--keep", "--transport", "uring", from, to], "over io_uring"),
         (&["mount", "--keep", "--daemon", from, to], "cannot be used with"),
     ];

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -150,7 +151,7 @@ fn a_crash_after_the_file_was_replaced_starts_the_program_before() {
     command.arg("mount").args([&source, &mountpoint]).args(["--keep", "--cache", "32MiB", "--arena"]);
     command.arg(scratch.arena("a")).env("SLACKWATER_RUNTIME_DIR", scratch.path.join("run")).stdin(Stdio::null());
     let mount = Mount::start(command, &mountpoint);
-    let mut kept = Kept { mount, source, mountpoint, scratch, is_of_user: false };
+    let mut kept = Kept { mount, source, mountpoint, scratch: Arc::new(scratch), is_of_user: false };
     let deleted = format!("{} (deleted)", program.to_str().unwrap());
 
     script(&kept.scratch, "program", "exit 1", "exit 1");

@@ -15,7 +15,7 @@
 //! K2. `lookups` is the count that the kernel will return by FORGET; it changes only under the shard's lock. At 0 the
 //!     node leaves the table, and its reference to the inode is dropped outside the lock.
 //! K3. The node number and the inode's number in the backend both determine the shard, and the two maps of a shard
-//!     change together. Numbers below [`SHARDS`] belong to the root and the [probe](crate::coherence).
+//!     change together. [`ROOT_ID`] belongs to the root, and one number to the [probe](coherence).
 //!
 //! # Lock order
 //! A shard's lock is a leaf.
@@ -31,6 +31,7 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::abi::ROOT_ID;
+use crate::coherence;
 use crate::takeover::Keeping;
 use crate::volume::dontcache::DontcacheState;
 use crate::volume::inherited_numbers::InheritedNumbers;
@@ -273,8 +274,8 @@ impl Nodes {
         let of_shard = inode.id().ino % SHARDS;
         let is_free = |id: &u64| !shard.by_id.contains_key(id);
         let are_counted = self.keeping.as_ref().is_some_and(|keeping| keeping.keeps_nodes());
-        let number = inode.handle().number().filter(|id| !are_counted && *id >= SHARDS && id % SHARDS == of_shard);
-        let number = number.filter(is_free);
+        let is_for_nodes = |id: &u64| *id > ROOT_ID && *id != coherence::NODE && id % SHARDS == of_shard;
+        let number = inode.handle().number().filter(|id| !are_counted && is_for_nodes(id) && is_free(id));
         let next = || match &self.keeping {
             Some(keeping) => keeping.record.count_node(),
             None => self.next.fetch_add(1, Ordering::Relaxed),

@@ -69,9 +69,11 @@ impl Calls {
             Call::Lookup { dir, name, done } => {
                 self.find_from(dir, done, move |view, dir| names::lookup(view, dir, &name));
             }
-            Call::Reopen { handle, id, nameless: _, done } => {
-                let dev = self.nodes.dev();
-                self.find(done, move |view| names::reopen(view, dev, &handle, id));
+            Call::Reopen { handle, id, nameless, done } => {
+                let nodes = Arc::clone(&self.nodes);
+                self.find(done, move |view| {
+                    names::reopen(view, nodes.dev(), &handle, id, nameless && nodes.finds_nameless())
+                });
             }
             Call::Parent { dir, done } => self.find_from(dir, done, names::parent),
             Call::Make { dir, name, what, mode, creator, done } => {

@@ -54,7 +54,7 @@ impl Volume {
             made.await.expect("makes a root");
             tree
         });
-        let (nodes, closed) = OpenNodes::new(9);
+        let (nodes, closed) = OpenNodes::new(9, false);
         runtime.spawn(nodes::reap(Arc::clone(&tree), Arc::downgrade(&nodes), closed));
         let segments = Segments::new(store);
         let writer = Writer::new(Arc::clone(&tree), segments.clone(), runtime.clone());

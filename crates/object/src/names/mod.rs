@@ -108,14 +108,20 @@ fn find(view: &mut View<'_>, dir: u64, name: &OsStr) -> Result<Option<Numbered>,
 /// Finds a node by its handle. `id` is the identity that it must have.
 ///
 /// # Errors
-/// `Stale` if it does not exist, has no name left or another identity.
-pub(crate) fn reopen(view: &mut View<'_>, dev: u64, handle: &FileHandle, id: Option<NodeId>) -> Result<Numbered, Stop> {
+/// `Stale` if it does not exist, has another identity, or has no name left and is not to be found without (`nameless`).
+pub(crate) fn reopen(
+    view: &mut View<'_>,
+    dev: u64,
+    handle: &FileHandle,
+    id: Option<NodeId>,
+    nameless: bool,
+) -> Result<Numbered, Stop> {
     let ino = handle.number().ok_or(ErrorKind::Stale)?;
     if id.is_some_and(|id| id != id_of(dev, ino)) {
         return Err(ErrorKind::Stale.into());
     }
     let inode = inode(view, ino)?;
-    if inode.nlink == 0 {
+    if inode.nlink == 0 && !nameless {
         return Err(ErrorKind::Stale.into());
     }
     Ok((ino, inode))

@@ -54,7 +54,8 @@ pub(crate) use base::{Guard, Place};
 use cache::Cache;
 pub(crate) use counters::Counters;
 use fetch::{Answers, Questions};
-pub(crate) use log::has_changes as log_has_changes;
+use log::ReplayError;
+pub(crate) use log::{FORMAT as LOG_FORMAT, LogPlace, has_changes as log_has_changes};
 use state::{Mode, State};
 use transaction::Transaction;
 pub(crate) use view::{Stop, View};
@@ -73,9 +74,13 @@ pub(crate) struct TreeOptions {
     pub(crate) sync_limit: Duration,
     /// The counters may be missing or wrong, as before a repair: nothing is concluded from them.
     pub(crate) may_be_damaged: bool,
-    /// Where the local log is, and the number of the volume to which it belongs.
-    pub(crate) log: Option<(PathBuf, [u8; 16])>,
+    /// Where the local log is.
+    pub(crate) log: Option<LogPlace>,
 }
+
+/// The kind of the error of an open whose log must continue the stored state and does not. No other error of an open has
+/// it.
+pub(crate) const OVERTAKEN: ErrorKind = ErrorKind::Lost;
 
 /// The state of a tree.
 pub(crate) struct TreeStatus {
@@ -148,8 +153,11 @@ impl Tree {
             state.settled_inos = u64::MAX; // (S4)
         }
         let set_aside = match &options.log {
-            Some((folder, volume)) => state.replay(folder, *volume, &counters).map_err(|error| {
-                BackendError::new(ErrorKind::Io, format!("the local log in {}: {error}", folder.display()))
+            Some(place) => state.replay(place, &counters).map_err(|error| match error {
+                ReplayError::Io(error) => {
+                    BackendError::new(ErrorKind::Io, format!("the local log in {}: {error}", place.folder.display()))
+                }
+                ReplayError::Overtaken => OVERTAKEN.into(),
             })?,
             None => Vec::new(),
         };

@@ -38,6 +38,8 @@ pub(crate) enum ClaimError {
 pub(crate) struct Claims {
     store: Arc<dyn ObjectStore>,
     folder: Path,
+    /// The process that claims and observes.
+    process: Process,
 }
 
 /// The newest claim.
@@ -50,16 +52,19 @@ struct Newest {
 impl Claims {
     /// Of the volume whose objects `store` holds.
     pub(crate) fn new(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store, folder: Path::from(FOLDER) }
+        Self { store, folder: Path::from(FOLDER), process: Process::current() }
+    }
+
+    /// With the process that keeps the volume beyond this one, if there is one.
+    pub(crate) fn kept_by(self, keeper: Option<u32>) -> Self {
+        Self { process: self.process.kept_by(keeper), ..self }
     }
 
     /// The process that has the volume, if a process has it.
     #[cfg(test)]
     pub(crate) async fn holder(&self, now_unix_ms: u64) -> Result<Option<Holder>, StoreError> {
         let newest = self.newest().await?;
-        Ok(newest
-            .filter(|newest| newest.standing(&Process::current()) != Standing::Free)
-            .map(|n| n.holder(now_unix_ms)))
+        Ok(newest.filter(|newest| newest.standing(&self.process) != Standing::Free).map(|n| n.holder(now_unix_ms)))
     }
 
     /// Whether there are any: a volume that was ever made, or was to be made, has them.
@@ -70,15 +75,14 @@ impl Claims {
     /// Whether the last process that had the volume ended without giving it back.
     pub(crate) async fn is_left_behind(&self) -> Result<bool, StoreError> {
         let newest = self.newest().await?;
-        Ok(newest.is_some_and(|newest| newest.standing(&Process::current()) == Standing::LeftBehind))
+        Ok(newest.is_some_and(|newest| newest.standing(&self.process) == Standing::LeftBehind))
     }
 
     /// Makes the newest claim, if no process has the volume or `take_over` is set (W5, W6). The caller opens SlateDB next, and
     /// then confirms the claim (W1).
     pub(crate) async fn acquire(&self, take_over: bool, now_unix_ms: u64) -> Result<Claim, ClaimError> {
-        let process = Process::current();
         let token = Token::new();
-        let record = Record::new(&token, process.clone(), now_unix_ms);
+        let record = Record::new(&token, self.process.clone(), now_unix_ms);
         // The number of the claim that the user wants to take over, once it is known.
         let mut victim = None;
         for _ in 0..ATTEMPTS {
@@ -86,7 +90,7 @@ impl Claims {
             let number = newest.as_ref().map_or(0, |newest| newest.number);
             if let Some(newest) = &newest {
                 let is_victim = take_over && *victim.get_or_insert(newest.number) == newest.number;
-                match newest.standing(&process) {
+                match newest.standing(&self.process) {
                     Standing::Free => {}
                     Standing::LeftBehind => tracing::info!(claim = number, "the last writer of the volume has ended"),
                     Standing::Held if is_victim => {

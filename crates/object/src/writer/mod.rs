@@ -20,8 +20,9 @@
 //! W3. The newest claim is never removed, only rewritten by its holder, so numbers do not begin again. It goes
 //!     with the whole volume only ([`crate::delete()`]).
 //! W4. No decision compares clocks. Times in claims are for people.
-//! W5. A claim is taken without asking only if its holder is known to have ended: a process of this boot that is gone, or
-//!     one of an earlier boot of this machine.
+//! W5. A claim is taken without asking only if its holder is known to have ended: a process of this boot that is gone
+//!     with its keeper, or one of an earlier boot of this machine. Or the claimant is the successor of the holder: it has
+//!     the same keeper, which starts a successor only when its predecessor changes nothing any more.
 //! W6. `--take-over` applies to the claim that was newest when the claimant first looked. One that appears meanwhile
 //!     belongs to another claimant, and is respected. So of several that take over at once, one wins.
 

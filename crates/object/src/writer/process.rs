@@ -20,6 +20,16 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     /// When it started, in clock ticks since the boot.
     pub(crate) start_ticks: u64,
+    /// Another process, which starts a successor if this one dies. A claim is theirs until both have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) keeper: Option<Keeper>,
+}
+
+/// A process of the same machine, boot and namespace.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Keeper {
+    pid: u32,
+    start_ticks: u64,
 }
 
 /// Whether another process may still run.
@@ -43,19 +53,38 @@ impl Process {
             pid_namespace: namespace_of_link(&fs::read_link("/proc/self/ns/pid").unwrap_or_default().to_string_lossy()),
             pid,
             start_ticks: start_ticks(pid).unwrap_or(0),
+            keeper: None,
         }
     }
 
-    /// Whether this process, as seen from `observer`, has ended. `start_of` is the start time of the process that has
-    /// a number now, if one has it.
+    /// This process with its keeper, if it has one.
+    pub(crate) fn kept_by(self, keeper: Option<u32>) -> Self {
+        Self { keeper: keeper.map(|pid| Keeper { pid, start_ticks: start_ticks(pid).unwrap_or(0) }), ..self }
+    }
+
+    /// Whether a claim of one is a claim of the other: both are one process, or have the same keeper.
+    pub(crate) fn shares_claims_with(&self, other: &Self) -> bool {
+        let are_kept = self.keeper.is_some() && self.keeper == other.keeper && self.is_seen_by(other);
+        are_kept || Self { keeper: None, ..self.clone() } == Self { keeper: None, ..other.clone() }
+    }
+
+    /// Whether the numbers of processes mean the same to both.
+    fn is_seen_by(&self, observer: &Self) -> bool {
+        let same_boot = !self.boot_id.is_empty() && self.boot_id == observer.boot_id;
+        same_boot && self.pid_namespace != 0 && self.pid_namespace == observer.pid_namespace
+    }
+
+    /// Whether this process and its keeper, as seen from `observer`, have ended. `start_of` is the start time of the
+    /// process that has a number now, if one has it.
     ///
     /// The boot id alone proves that two processes run on one machine, so that containers without a machine id are
     /// distinguished too. After a reboot the machine id and the name must both agree, because cloned machines share the former.
-    pub(crate) fn life(&self, observer: &Self, start_of: impl FnOnce(u32) -> Option<u64>) -> Life {
-        let same_boot = !self.boot_id.is_empty() && self.boot_id == observer.boot_id;
-        if same_boot {
-            let can_look = self.pid_namespace != 0 && self.pid_namespace == observer.pid_namespace;
-            return if can_look && start_of(self.pid) != Some(self.start_ticks) { Life::Dead } else { Life::Possible };
+    pub(crate) fn life(&self, observer: &Self, start_of: impl Fn(u32) -> Option<u64>) -> Life {
+        if !self.boot_id.is_empty() && self.boot_id == observer.boot_id {
+            let runs = |pid, start_ticks| start_of(pid) == Some(start_ticks);
+            let is_kept = || self.keeper.is_some_and(|keeper| runs(keeper.pid, keeper.start_ticks));
+            let may_run = !self.is_seen_by(observer) || runs(self.pid, self.start_ticks) || is_kept();
+            return if may_run { Life::Possible } else { Life::Dead };
         }
         let both_booted = !self.boot_id.is_empty() && !observer.boot_id.is_empty();
         let same_machine = !self.machine_id.is_empty() && self.machine_id == observer.machine_id;
@@ -131,6 +160,7 @@ mod tests {
             pid_namespace: 7,
             pid: 100,
             start_ticks: 5,
+            keeper: None,
         }
     }
 
@@ -155,6 +185,27 @@ mod tests {
     fn a_process_of_another_pid_namespace_is_not_judged() {
         assert_eq!(life_with(|p| p.pid_namespace = 8, None), Life::Possible);
         assert_eq!(life_with(|p| p.pid_namespace = 0, None), Life::Possible);
+    }
+
+    #[test]
+    fn a_process_with_a_keeper_lives_as_long_as_one_of_both() {
+        let kept = Process { keeper: Some(Keeper { pid: 101, start_ticks: 6 }), ..process() };
+        let life = |of_process, of_keeper| kept.life(&process(), |pid| if pid == 100 { of_process } else { of_keeper });
+        assert_eq!(life(None, Some(6)), Life::Possible, "a successor may have begun");
+        assert_eq!(life(Some(5), None), Life::Possible, "a process goes on without its keeper");
+        assert_eq!(life(None, None), Life::Dead);
+        assert_eq!(life(Some(7), Some(7)), Life::Dead, "both numbers have other processes now");
+    }
+
+    #[test]
+    fn a_successor_has_the_same_keeper() {
+        let kept = |pid, keeper| Process { pid, keeper: Some(Keeper { pid: keeper, start_ticks: 6 }), ..process() };
+        assert!(kept(100, 101).shares_claims_with(&kept(102, 101)));
+        assert!(!kept(100, 101).shares_claims_with(&kept(102, 103)), "another mount");
+        assert!(kept(100, 101).shares_claims_with(&process()), "the same process opens another volume");
+        assert!(!process().shares_claims_with(&Process { pid: 102, ..process() }), "neither has a keeper");
+        let elsewhere = Process { pid_namespace: 8, ..kept(102, 101) };
+        assert!(!kept(100, 101).shares_claims_with(&elsewhere), "its numbers mean other processes");
     }
 
     #[test]

@@ -66,9 +66,9 @@ impl Record {
         &self,
         observer: &Process,
         is_held_here: impl FnOnce(&str) -> bool,
-        start_of: impl FnOnce(u32) -> Option<u64>,
+        start_of: impl Fn(u32) -> Option<u64>,
     ) -> Standing {
-        let left_by_observer = self.process == *observer && !is_held_here(&self.token);
+        let left_by_observer = self.process.shares_claims_with(observer) && !is_held_here(&self.token);
         if self.released {
             Standing::Free
         } else if left_by_observer || self.process.life(observer, start_of) == Life::Dead {

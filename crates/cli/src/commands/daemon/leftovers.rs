@@ -25,7 +25,7 @@ use crate::os::detach::detach;
 use crate::os::mount_table::MountTable;
 use crate::output::terminal::errln;
 use crate::registry::{Entry, Found, Registry};
-use crate::source::opened::Opened;
+use crate::source::opened::{Opened, Opening};
 use crate::volume::{arena_file, rescued};
 
 /// The volumes in the arena, by identity.
@@ -109,16 +109,17 @@ impl Leftovers {
         reserved
     }
 
-    /// Writes back the data of one reserved entry, and brings the local log of an object volume to its store.
+    /// Writes back the data of one reserved entry, and brings the local log of an object volume to its store. `keeper` is that of
+    /// this daemon, which may also have been that of the dead one.
     ///
     /// # Blocking
     /// For the source.
-    pub(crate) fn write_back(&self, engine: &Engine, found: &Found) {
+    pub(crate) fn write_back(&self, engine: &Engine, found: &Found, keeper: Option<u32>) {
         let entry = &found.entry;
         let source = entry.source.name();
         let left = self.volumes.get(&entry.identity);
         let shown = left.map_or_else(|| "changes".to_owned(), |left| size::text(left.bytes));
-        match written_back(engine, entry, left) {
+        match written_back(engine, entry, left, keeper) {
             Ok(()) => {
                 errln!("Wrote back {shown} of {}.", source.printable());
                 found.remove();
@@ -133,12 +134,18 @@ impl Leftovers {
     }
 }
 
-fn written_back(engine: &Engine, entry: &Entry, left: Option<&LeftoverVolume>) -> Result<(), String> {
+fn written_back(
+    engine: &Engine,
+    entry: &Entry,
+    left: Option<&LeftoverVolume>,
+    keeper: Option<u32>,
+) -> Result<(), String> {
     let say = |text: &str| tracing::info!("{text}");
-    let opened = Opened::new(entry, &VolumeOptions::default(), false, &say).map_err(|failure| failure.to_string())?;
+    let opening = Opening::New { keeper, wait: false, say: &say };
+    let opened = Opened::new(entry, &VolumeOptions::default(), left.is_some(), opening);
+    let opened = opened.map_err(|failure| failure.to_string())?;
     let written = || -> Result<(), String> {
         let Some(left) = left else { return Ok(()) };
-        opened.check_not_overtaken()?;
         let backend = opened.backend(Some(&left.nodes)).map_err(|error| error.to_string())?;
         let volume = engine.mount(&entry.identity, backend).map_err(|error| error.to_string())?;
         rescued::print_all(&volume.rescued(), entry.source.name());

@@ -44,7 +44,8 @@ pub(super) fn mount_volumes(
     // A hung source blocks its thread only.
     let work = move |volume| match volume {
         Volume::Left(found) => {
-            volumes.shared.left.write_back(&engine, &found);
+            let keeper = volumes.shared.keeper.as_ref().map(|keeper| keeper.pid);
+            volumes.shared.left.write_back(&engine, &found, keeper);
             false
         }
         Volume::Configured(request) => mount_configured(&volumes, &request),

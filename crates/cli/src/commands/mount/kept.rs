@@ -28,7 +28,7 @@ use crate::keeper::client::{Inheritance, KeeperClient};
 use crate::keeper::protocol::Part;
 use crate::keeper::{Parts, Program, process};
 use crate::registry::{Entry, Registry};
-use crate::source::opened::Opened;
+use crate::source::opened::{Opened, Opening};
 use crate::source::ownership::Ownership;
 use crate::volume::front_end::{self, FrontEnd, Kept};
 use crate::volume::keeping::{self, Leaving, not_taken_over, taken_over};
@@ -133,7 +133,9 @@ pub(super) fn take_over(
     }
     let registered = registry.inherit(&entry, of_volume(Part::Entry)?).map_err(failed)?;
     // A failure leaves everything to the next process.
-    let ownership = Leaving::new(Ownership::inherited(of_volume(Part::Source)?, registered));
+    // Only directories have a lock.
+    let lock = inherited.parts.has(Part::Source).then(|| of_volume(Part::Source)).transpose()?;
+    let ownership = Leaving::new(Ownership::inherited(lock, registered));
     let session = Session::new(Arc::new(entry), Tally::default());
     session.set_kept(&kept);
     session.set_options(attach::running(arguments, &session.entry));
@@ -146,7 +148,10 @@ pub(super) fn take_over(
     };
 
     let nodes = std::mem::take(&mut inherited.nodes);
-    let mounted = recover(arguments, &session, part(Part::Arena)?, taken_over(&inherited, &kept)?, nodes)?;
+    let opening = Opening::Inherited { keeper: keeper.pid, check: &|| main_loop.check() };
+    let front_end = taken_over(&inherited, &kept)?;
+    let mounted = recover(arguments, &session, part(Part::Arena)?, front_end, nodes, opening)?;
+    mounted.source.inherited_all();
     Session::inherit(&mounted.front_end, &inherited.volume)?;
     session.show(Some(&mounted.volume));
     session.set_mounted(&mounted.engine, &mounted.front_end, &mounted.source);
@@ -168,12 +173,14 @@ fn recover(
     arena: OwnedFd,
     mut kept: Kept,
     nodes: Numbered<OwnedFd>,
+    opening: Opening<'_>,
 ) -> Result<Mounted, Failure> {
     let entry = &session.entry;
     let (left, filler) = arena_file::open_inherited(arena, &entry.arena)?;
     let options = options::of_volume(arguments);
-    let source = Opened::new(entry, &options, false, &|_| {})?;
-    let (backend, nodes) = source.inherited_backend(&left.inodes(), nodes).map_err(not_taken_over)?;
+    let inodes = left.inodes();
+    let source = Opened::new(entry, &options, !inodes.is_empty(), opening)?;
+    let (backend, nodes) = source.inherited_backend(&inodes, nodes).map_err(not_taken_over)?;
     (kept.nodes, kept.nodes_max) = (nodes, keeping::nodes_max());
     let engine = left.recover(Arc::new(SystemClock), tunables(arguments.dirty_ratio(), arguments.dirty_expire()));
     // First, because it finds the tenants of unwritten data.

@@ -48,7 +48,7 @@ use crate::output::progress::Meter;
 use crate::output::shell;
 use crate::output::terminal::{errln, outln};
 use crate::registry::{Entry, Found, Registry};
-use crate::source::opened::Opened;
+use crate::source::opened::{Opened, Opening};
 use crate::source::ownership::{self, Ownership};
 use crate::volume::arena_file::{self, Left};
 use crate::volume::front_end::{self, FrontEnd, Kept};
@@ -156,7 +156,8 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
 
     let metrics = metrics.map(|listener| serve_metrics(listener, &session)).transpose()?;
 
-    let source = match open_source(&session, &options, arguments.wait) {
+    let opening = Opening::New { keeper: session.entry.keeper, wait: arguments.wait, say: &|text| errln!("{text}") };
+    let source = match open_source(&session, &options, opening) {
         Ok(source) => source,
         Err(failure) => {
             // The entry says to which source the data there belongs.
@@ -249,11 +250,12 @@ fn serve_metrics(listener: TcpListener, session: &Arc<Session>) -> Result<http::
 }
 
 /// Opens the source, and writes back the data of an earlier mount.
-fn open_source(session: &Session, options: &VolumeOptions, wait: bool) -> Result<Opened, Failure> {
+fn open_source(session: &Session, options: &VolumeOptions, opening: Opening<'_>) -> Result<Opened, Failure> {
     let entry = &session.entry;
     // First, because the local log of an object volume belongs to the process that has the arena.
     let left = arena_file::open_left(&entry.arena, &entry.identity)?;
-    let source = Opened::new(entry, options, wait, &|text| errln!("{text}"))?;
+    let has_data = left.as_ref().is_some_and(|left| !left.inodes().is_empty());
+    let source = Opened::new(entry, options, has_data, opening)?;
     if let Some(left) = left {
         write_back(session, &source, left)?;
     }

@@ -29,7 +29,10 @@ use crate::tree::view::Effects;
 pub(crate) use recover::has_changes;
 use recover::{Recovered, Replayed, recover};
 
+/// The last byte is [`FORMAT`].
 const MAGIC: [u8; 8] = *b"SWOBJLG1";
+/// The format of logs.
+pub(crate) const FORMAT: u32 = (MAGIC[7] - b'0') as u32;
 const HEADER_BYTES: usize = 8 + 16 + 4 * 8 + 16 + 4;
 /// Memory for the record of a call that is kept for the next.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -46,6 +49,28 @@ pub(super) struct Header {
     pub(super) pack: SegmentId,
 }
 
+/// Where the logs of a volume are.
+#[derive(Clone, Debug)]
+pub(crate) struct LogPlace {
+    pub(crate) folder: PathBuf,
+    pub(crate) volume: [u8; 16],
+    /// Refuse logs that do not continue the stored state, instead of setting them aside.
+    pub(crate) must_continue: bool,
+}
+
+/// Why logs were not replayed.
+pub(super) enum ReplayError {
+    Io(io::Error),
+    /// Another writer has committed since ([`LogPlace::must_continue`]). Nothing has changed.
+    Overtaken,
+}
+
+impl From<io::Error> for ReplayError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
 /// The log of the running transaction.
 pub(super) struct Log {
     folder: PathBuf,
@@ -57,13 +82,18 @@ pub(super) struct Log {
 }
 
 impl State {
-    /// Makes what dead processes left in `folder` the committing and the running transaction, and begins a log if there
-    /// is none. Returns the logs that do not continue the stored state, under their new names.
+    /// Makes what dead processes left the committing and the running transaction, and begins a log if there is none. Returns
+    /// the logs that do not continue the stored state, under their new names.
     ///
     /// # Errors
-    /// The folder or a file in it cannot be used.
-    pub(super) fn replay(&mut self, folder: &Path, volume: [u8; 16], stored: &Counters) -> io::Result<Vec<PathBuf>> {
-        let Recovered { mut replayed, set_aside } = recover(folder, volume, stored)?;
+    /// The folder or a file in it cannot be used, or a log must continue the stored state and does not.
+    pub(super) fn replay(&mut self, place: &LogPlace, stored: &Counters) -> Result<Vec<PathBuf>, ReplayError> {
+        let LogPlace { folder, volume, must_continue } = place;
+        let Recovered { mut replayed, foreign } = recover(folder, *volume, stored)?;
+        if *must_continue && !foreign.is_empty() {
+            return Err(ReplayError::Overtaken);
+        }
+        let set_aside = foreign.iter().map(|path| recover::set_aside(path)).collect::<io::Result<_>>()?;
         if let Some(Replayed { transaction, log }) = replayed.pop() {
             tracing::info!(calls = transaction.calls, "changes of a process that ended are replayed from its log");
             self.running = transaction;
@@ -72,13 +102,14 @@ impl State {
         } else {
             let Counters { commit, writer_epoch, .. } = self.running.counters;
             let base = (stored.commit, stored.writer_epoch);
-            let header = Header { volume, base, commit: (commit, writer_epoch), pack: self.running.pack.segment };
+            let header =
+                Header { volume: *volume, base, commit: (commit, writer_epoch), pack: self.running.pack.segment };
             self.log = Some(Log::create(folder, &header)?);
         }
         if replayed.is_empty() {
             Ok(set_aside)
         } else {
-            Err(io::Error::other("more transactions than one process has"))
+            Err(io::Error::other("more transactions than one process has").into())
         }
     }
 }

@@ -15,8 +15,8 @@ use crate::tree::transaction::Transaction;
 pub(in crate::tree) struct Recovered {
     /// In the order of their commits: at most one that was committing, and the one that was running.
     pub(in crate::tree) replayed: Vec<Replayed>,
-    /// Logs that do not continue the stored state, under their new names.
-    pub(in crate::tree) set_aside: Vec<PathBuf>,
+    /// Logs that do not continue the stored state.
+    pub(in crate::tree) foreign: Vec<PathBuf>,
 }
 
 /// A transaction from a log.
@@ -29,7 +29,7 @@ pub(in crate::tree) struct Replayed {
 /// Reads the logs of a volume in `folder`, and removes those that are in the store already.
 ///
 /// # Errors
-/// The folder or a file cannot be read or renamed.
+/// The folder or a file cannot be read.
 ///
 /// # Blocking
 /// On the file system.
@@ -42,7 +42,7 @@ pub(in crate::tree) fn recover(folder: &Path, volume: [u8; 16], stored: &Counter
             Some(header) => found.push((header, path, bytes)),
             // The process died while it began the log.
             None if bytes.len() <= HEADER_BYTES => fs::remove_file(&path)?,
-            None => recovered.set_aside.push(set_aside(&path)?),
+            None => recovered.foreign.push(path),
         }
     }
     found.sort_by_key(|(header, ..)| header.commit);
@@ -65,7 +65,7 @@ pub(in crate::tree) fn recover(folder: &Path, volume: [u8; 16], stored: &Counter
             let log = Log::resume(folder, &header, (bytes.len() - rest.len()) as u64)?;
             recovered.replayed.push(Replayed { transaction, log });
         } else {
-            recovered.set_aside.push(set_aside(&path)?);
+            recovered.foreign.push(path);
         }
     }
     Ok(recovered)
@@ -92,7 +92,7 @@ fn logs(folder: &Path, volume: [u8; 16]) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Renames a log so that it is kept and not looked at again.
-fn set_aside(path: &Path) -> io::Result<PathBuf> {
+pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_extension(format!("{}.set-aside", clock::unix_ms()));
     fs::rename(path, &aside)?;
     Ok(aside)

@@ -49,7 +49,7 @@ fn a_log_cut_at_any_byte_has_the_calls_before_the_cut() {
     for len in 0..=whole.len() {
         std::fs::write(&path, &whole[..len]).expect("writes");
         let recovered = recover(folder.path(), VOLUME, &stored(3, 1)).expect("recovers");
-        assert_eq!(recovered.set_aside, Vec::<PathBuf>::new(), "cut at {len}");
+        assert_eq!(recovered.foreign, Vec::<PathBuf>::new(), "cut at {len}");
         let complete = ends.iter().filter(|end| **end <= len as u64).count().saturating_sub(1) as u64;
         let mut expected = Transaction::new(&stored(3, 1), 2, SegmentId::new(1, 2, 3));
         (0..complete).for_each(|n| expected.apply(call(n), 0));
@@ -115,7 +115,7 @@ fn a_log_that_is_in_the_store_goes_and_the_next_one_is_replayed() {
         Log::create(folder.path(), &header(base, commit)).expect("creates").append(&call(commit.0)).expect("appends");
     }
     let recovered = recover(folder.path(), VOLUME, &stored(4, 2)).expect("recovers");
-    assert_eq!(recovered.set_aside, Vec::<PathBuf>::new());
+    assert_eq!(recovered.foreign, Vec::<PathBuf>::new());
     let replayed: Vec<u64> = recovered.replayed.iter().map(|log| log.transaction.counters.commit).collect();
     assert_eq!(replayed, [5]);
     assert_eq!(std::fs::read_dir(folder.path()).expect("reads").count(), 1);
@@ -139,11 +139,11 @@ fn a_log_is_set_aside_if_another_writer_has_committed_since() {
     // The other writer made the same number of commits.
     let recovered = recover(folder.path(), VOLUME, &stored(4, 3)).expect("recovers");
     assert!(recovered.replayed.is_empty());
-    let [aside] = &recovered.set_aside[..] else { panic!("one log") };
-    assert!(aside.exists());
+    let [foreign] = &recovered.foreign[..] else { panic!("one log") };
+    assert!(recover::set_aside(foreign).expect("renames").exists());
     // It is out of the way of the next.
     let again = recover(folder.path(), VOLUME, &stored(4, 3)).expect("recovers");
-    assert!(again.replayed.is_empty() && again.set_aside.is_empty());
+    assert!(again.replayed.is_empty() && again.foreign.is_empty());
     // Logs of other volumes are not looked at.
     Log::create(folder.path(), &Header { volume: [8; 16], ..header((4, 3), (5, 3)) }).expect("creates");
     assert!(recover(folder.path(), VOLUME, &stored(4, 3)).expect("recovers").replayed.is_empty());

@@ -9,7 +9,7 @@ use slackwater_sync::shim::Arc;
 
 use crate::format::Key;
 use crate::runtime;
-use crate::tree::{Place, Stop, Tree, TreeOptions, View};
+use crate::tree::{LogPlace, Place, Stop, Tree, TreeOptions, View};
 
 /// A volume's place in a store that outlives its trees.
 pub(super) struct Rig {
@@ -27,13 +27,13 @@ impl Rig {
     /// Gives the trees a local log, in a folder that goes with the returned value.
     pub(super) fn log(&mut self, name: &str) -> Folder {
         let folder = Folder::new(name);
-        self.options.log = Some((folder.0.clone(), [9; 16]));
+        self.options.log = Some(LogPlace { folder: folder.0.clone(), volume: [9; 16], must_continue: false });
         folder
     }
 
     /// The machine dies, and with it the log.
     pub(super) fn lose_log(&self) {
-        let Some((folder, _)) = &self.options.log else { return };
+        let Some(LogPlace { folder, .. }) = &self.options.log else { return };
         for entry in std::fs::read_dir(folder).expect("reads") {
             std::fs::remove_file(entry.expect("reads").path()).expect("removes");
         }

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use slackwater::UmountOptions;
-use slackwater_fuse::Printable as _;
 
 use super::{Held, Reservation, Shared, Volume, Volumes, ending};
 use crate::commands::mount::attach;
 use crate::control::protocol::{EventKind, MountRequest, Transport, VolumeOptions};
 use crate::exit::Failure;
 use crate::registry::Entry;
-use crate::source::opened::Opened;
+use crate::source::opened::{Opened, Opening};
 use crate::source::ownership;
 use crate::volume::front_end::{FrontEnd, Kept};
 use crate::volume::keeping::{self, Keeping};
@@ -43,7 +42,7 @@ impl Volumes {
             let identity = identity.map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
             // A reader has no data in the arena, and may be beside the writer and other readers.
             let identity = match endpoints.source.is_reader() {
-                true => format!("{identity}-reader-{}", self.shared.readers.fetch_add(1, Ordering::Relaxed)),
+                true => self.name_of_reader(&identity, &own),
                 false => identity,
             };
             let Shared { arena, cache_bytes, socket, .. } = &self.shared;
@@ -90,6 +89,16 @@ impl Volumes {
         Ok((name, front_end))
     }
 
+    /// The name in the arena of one more reader of a volume. `own` has those of a predecessor.
+    fn name_of_reader(&self, identity: &str, own: &[Arc<Entry>]) -> String {
+        loop {
+            let name = format!("{identity}-reader-{}", self.shared.readers.fetch_add(1, Ordering::Relaxed));
+            if !own.iter().any(|entry| entry.identity == name) {
+                return name;
+            }
+        }
+    }
+
     /// The options of a volume among many.
     fn options_of(&self, request: &MountRequest) -> Result<VolumeOptions, Failure> {
         let MountRequest { source, options, .. } = request;
@@ -130,17 +139,19 @@ impl Volumes {
     ) -> Result<(Opened, Arc<FrontEnd>), Failure> {
         let identity = &session.entry.identity;
         self.shared.left.wait_until_written_back(identity);
-        let opened = Opened::new(&session.entry, &options, false, &|text| tracing::info!("{text}"))?;
-        if self.shared.left.nodes_of(identity).is_some()
-            && let Err(why) = opened.check_not_overtaken()
-        {
-            drop(opened.close(false));
-            let arena = self.shared.arena.printable();
-            return Err(Failure::failed(format!("a daemon that died left unwritten data in {arena}, and {why}"))
-                .advise("to abandon that data, end the daemon and move its arena away"));
-        }
+        let say = |text: &str| tracing::info!("{text}");
+        let check = || if self.state().is_ending { Err(ending()) } else { Ok(()) };
+        let keeper = session.entry.keeper;
+        let is_inherited = kept.as_ref().is_some_and(|kept| kept.device.is_some());
+        let opening = match keeper.filter(|_| is_inherited) {
+            Some(keeper) => Opening::Inherited { keeper, check: &check },
+            None => Opening::New { keeper, wait: false, say: &say },
+        };
+        let has_data = self.shared.left.nodes_of(identity).is_some();
+        let opened = Opened::new(&session.entry, &options, has_data, opening)?;
         let front_end = self.open_front_end(name, session, options, &opened, kept);
         let front_end = front_end.inspect_err(|_| drop(opened.clone().close(false)))?;
+        opened.inherited_all();
         Ok((opened, front_end))
     }
 

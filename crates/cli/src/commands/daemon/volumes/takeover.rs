@@ -35,7 +35,9 @@ impl Volumes {
         let reservation = self.reserve(&name, &entry)?;
         let part = |part| inherited.parts.duplicate(part).map_err(not_taken_over);
         let registered = self.shared.registry.inherit(&entry, part(Part::Entry)?).map_err(not_taken_over)?;
-        let ownership = Leaving::new(Ownership::inherited(part(Part::Source)?, registered));
+        // Only directories have a lock.
+        let lock = inherited.parts.has(Part::Source).then(|| part(Part::Source)).transpose()?;
+        let ownership = Leaving::new(Ownership::inherited(lock, registered));
         let (session, kept) = (Session::new(entry, self.shared.tally.clone()), keeper.inherited(held));
         let options = held.options_now();
         session.set_options(attach::of_volume(&options));
