@@ -85,6 +85,11 @@ pub(crate) fn canonical_url(_: &str) -> Result<String, Failure> {
 }
 
 #[cfg(feature = "containers")]
+pub(crate) fn urls_below(_: &str) -> Result<Vec<String>, Failure> {
+    Err(absent())
+}
+
+#[cfg(feature = "containers")]
 pub(crate) fn make_volume(_: &str) -> Result<(), Failure> {
     Err(absent())
 }

@@ -31,9 +31,9 @@ mod volume;
 #[cfg(not(feature = "object"))]
 pub(crate) use self::absent::{LOG_FORMAT, Volume, check_store, find, fsck, gc, mkfs};
 #[cfg(all(not(feature = "object"), feature = "containers"))]
-pub(crate) use self::absent::{canonical_url, delete_volume, make_volume};
+pub(crate) use self::absent::{canonical_url, delete_volume, make_volume, urls_below};
 #[cfg(all(feature = "object", feature = "containers"))]
-pub(crate) use self::pooled::{canonical_url, delete_volume, make_volume};
+pub(crate) use self::pooled::{canonical_url, delete_volume, make_volume, urls_below};
 #[cfg(feature = "object")]
 pub(crate) use self::{
     doctor::check_store,

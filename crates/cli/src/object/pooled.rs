@@ -1,6 +1,6 @@
 //! Volumes that a plugin of a container platform makes and deletes.
 
-use slackwater_object::{Location, ObjectBackend, delete};
+use slackwater_object::{Location, ObjectBackend, delete, names_below};
 
 use crate::exit::Failure;
 use crate::object::failures;
@@ -36,6 +36,18 @@ pub(crate) fn make_volume(url: &str) -> Result<(), Failure> {
 /// For the store, until all objects are deleted.
 pub(crate) fn delete_volume(url: &str) -> Result<(), Failure> {
     delete(&location(url)?).map_err(|error| failures::of(&error, url))
+}
+
+/// The URLs directly below a pool, each of which may be that of a volume.
+///
+/// # Errors
+/// The store failed.
+///
+/// # Blocking
+/// For the store.
+pub(crate) fn urls_below(pool: &str) -> Result<Vec<String>, Failure> {
+    let names = names_below(&location(pool)?).map_err(|error| failures::of(&error, pool))?;
+    Ok(names.into_iter().map(|name| format!("{pool}/{name}")).collect())
 }
 
 fn location(url: &str) -> Result<Location, Failure> {

@@ -18,7 +18,7 @@ use crate::rig::{Scratch, wait_until};
 
 /// Makes a call three times at once, and expects each to succeed.
 #[track_caller]
-fn thrice(call: impl Fn() -> Result<(), Refused> + Sync) {
+pub(crate) fn thrice(call: impl Fn() -> Result<(), Refused> + Sync) {
     thread::scope(|scope| {
         let calls: Vec<_> = (0..3).map(|_| scope.spawn(&call)).collect();
         calls.into_iter().for_each(|call| assert_eq!(call.join().unwrap(), Ok(())));

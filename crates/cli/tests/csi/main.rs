@@ -20,3 +20,5 @@ mod process;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod sanity;
+#[cfg(feature = "object")]
+mod stores;

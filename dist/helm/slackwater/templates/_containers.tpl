@@ -37,6 +37,9 @@
     {{- range $name, $path := .Values.pools }}
     - --pool={{ $name }}={{ $path }}
     {{- end }}
+    {{- range $name, $url := .Values.stores }}
+    - --pool={{ $name }}={{ $url }}
+    {{- end }}
   env:
     - name: NODE_NAME
       valueFrom: {fieldRef: {fieldPath: spec.nodeName}}

@@ -136,7 +136,7 @@ impl Controller for ControllerService {
             {
                 return Err(Status::failed_precondition("the volume is mounted on this machine; unstage it first"));
             }
-            this.volumes.remove(&volume).map_err(of_volume)
+            this.volumes.remove(&volume, this.pools.all()).map_err(of_volume)
         };
         self.calls.change(&id, work).await?;
         Ok(Response::new(csi::DeleteVolumeResponse {}))

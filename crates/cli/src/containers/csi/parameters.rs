@@ -35,6 +35,10 @@ impl Pools {
         Ok(Self(pools))
     }
 
+    pub(super) fn all(&self) -> impl Iterator<Item = &Pool> {
+        self.0.values()
+    }
+
     /// The pool that `parameters` select.
     ///
     /// # Errors

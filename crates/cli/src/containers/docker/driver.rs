@@ -188,7 +188,7 @@ impl Driver {
                 return Err(Failure::busy(text).advise("remove its containers first").into());
             }
             self.unstage(&id)?;
-            self.volumes.remove(&id)?;
+            self.volumes.remove(&id, [])?;
             Ok(json!({}))
         })
     }

@@ -16,7 +16,7 @@
 //! V2. A record exists before the source is made and until it is gone. So nothing is left behind by a process that was
 //!     killed: [`Volumes::finish`] or the next call on the volume undoes what was not ready, and continues a removal.
 //! V3. Calls on one volume exclude one another, in other threads and processes too; calls on different ones do not.
-//! V4. Nothing is removed because a record is missing or unreadable.
+//! V4. Nothing is removed because a record is missing or unreadable, unless a call asks for it.
 
 mod directory;
 mod error;
@@ -172,20 +172,24 @@ impl Volumes {
         Ok(record)
     }
 
-    /// Removes a volume and its data; the data of [`Pool::Existing`] stays. If there is no such volume, that is no error.
+    /// Removes a volume and its data; the data of [`Pool::Existing`] stays. Without a record, another machine may have made it:
+    /// it is looked for in those of `pools` that are stores. If there is no such volume, that is no error.
     ///
     /// # Errors
     /// [`VolumeError::Busy`] if a process uses the volume, which stays as it is. After another error, it may be gone in
     /// part, and the call can be repeated.
-    pub(crate) fn remove(&self, id: &str) -> Result<(), VolumeError> {
+    pub(crate) fn remove<'p>(&self, id: &str, pools: impl IntoIterator<Item = &'p Pool>) -> Result<(), VolumeError> {
         if !id::is_valid(id) {
             return Ok(());
         }
         let _lock = self.files.lock(id)?;
-        match self.files.read(id)? {
-            Some(stored) => self.clear(&stored),
-            None => Ok(()),
+        if let Some(stored) = self.files.read(id)? {
+            return self.clear(&stored);
         }
+        pools.into_iter().try_for_each(|pool| match pool {
+            Pool::Store(url) => place::remove_in(url, id),
+            Pool::Directory(_) | Pool::Existing(_) => Ok(()),
+        })
     }
 
     /// Removes a volume in any state, or what is left of it. The caller has the lock.

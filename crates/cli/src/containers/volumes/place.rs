@@ -67,6 +67,19 @@ pub(super) fn undo(record: &Record) -> Result<(), VolumeError> {
     }
 }
 
+/// Removes the sources that volumes with this id have in a store, whichever machine made them.
+///
+/// # Errors
+/// As [`remove`].
+///
+/// # Blocking
+/// Until all data is deleted.
+pub(super) fn remove_in(store: &str, id: &str) -> Result<(), VolumeError> {
+    let pool = Pool::Store(store.to_owned());
+    let mut of_volume = object::urls_below(store)?.into_iter().filter(|url| pool.has(url, id));
+    of_volume.try_for_each(|url| Ok(object::delete_volume(&url)?))
+}
+
 /// Removes the source of a volume, or what an interrupted removal has left of it. `begin` is called before anything is
 /// changed.
 ///

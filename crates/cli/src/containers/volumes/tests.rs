@@ -137,7 +137,7 @@ fn make(place: &Place, step: &Step) -> Result<(), &'static str> {
                 }
             })
         }
-        Step::Remove { name } => place.volumes.remove(&id::of(name)),
+        Step::Remove { name } => place.volumes.remove(&id::of(name), []),
         Step::Resize { name, bytes } => place.volumes.resize(&id::of(name), *bytes).map(drop),
     };
     done.map_err(|error| kind(&error))
@@ -230,7 +230,7 @@ fn calls_at_once_make_one_volume_and_remove_it_once() {
         thread::scope(|scope| {
             for nth in 0..6 {
                 let (volumes, id) = (both[nth % 2], &id);
-                scope.spawn(move || volumes.remove(id).unwrap());
+                scope.spawn(move || volumes.remove(id, []).unwrap());
             }
         });
         assert!(place.entries("a").is_empty() && place.entries("state").is_empty());
@@ -250,7 +250,7 @@ fn an_unreadable_record_is_named_and_stays() {
             place.volumes.create(&place.wanted("data", "a")).unwrap_err(),
             place.volumes.get(&record.id).unwrap_err(),
             place.volumes.resize(&record.id, 7).unwrap_err(),
-            place.volumes.remove(&record.id).unwrap_err(),
+            place.volumes.remove(&record.id, []).unwrap_err(),
             place.volumes.list().unwrap_err(),
         ];
         for refusal in refusals {
@@ -273,7 +273,7 @@ fn a_directory_without_a_record_is_not_taken() {
     fs::write(stranger.join("file"), "").unwrap();
     let refusal = place.volumes.create(&place.wanted("data", "a")).unwrap_err().to_string();
     assert!(refusal.contains(&format!("source={}", stranger.display())), "{refusal}");
-    place.volumes.remove(&id::of("data")).unwrap();
+    place.volumes.remove(&id::of("data"), []).unwrap();
     place.volumes.finish();
     assert!(stranger.join("file").exists() && place.entries("state").is_empty());
 }
@@ -284,10 +284,10 @@ fn a_volume_that_a_mount_has_is_not_removed() {
     let record = place.volumes.create(&place.wanted("data", "a")).unwrap();
     let owner = fs::File::open(&record.source).unwrap();
     flock(&owner, FlockOperation::LockExclusive).unwrap();
-    assert_eq!(kind(&place.volumes.remove(&record.id).unwrap_err()), "busy");
+    assert_eq!(kind(&place.volumes.remove(&record.id, []).unwrap_err()), "busy");
     assert_eq!(place.volumes.get(&record.id), Ok(Some(record.clone())), "it stays as it is");
     drop(owner);
-    place.volumes.remove(&record.id).unwrap();
+    place.volumes.remove(&record.id, []).unwrap();
     assert!(place.entries("a").is_empty());
 }
 
@@ -297,7 +297,7 @@ fn a_pool_whose_disk_is_not_mounted_loses_no_volume() {
     let record = place.volumes.create(&place.wanted("data", "a")).unwrap();
     let (pool, away) = (place.root.join("a"), place.root.join("away"));
     fs::rename(&pool, &away).unwrap();
-    assert_eq!(kind(&place.volumes.remove(&record.id).unwrap_err()), "failed");
+    assert_eq!(kind(&place.volumes.remove(&record.id, []).unwrap_err()), "failed");
     assert_eq!(kind(&place.volumes.create(&place.wanted("new", "a")).unwrap_err()), "failed");
     assert!(!pool.exists());
     fs::rename(&away, &pool).unwrap();
@@ -318,7 +318,7 @@ fn ids_from_outside_reach_no_other_file() {
     fs::write(place.root.join("victim.json"), "x").unwrap();
     for id in ["../victim", "", ".", "..", "/etc/passwd", "a/b", "a\0b", &"x".repeat(5000)] {
         assert_eq!(place.volumes.get(id), Ok(None), "{id}");
-        assert_eq!(place.volumes.remove(id), Ok(()), "{id}");
+        assert_eq!(place.volumes.remove(id, []), Ok(()), "{id}");
         assert_eq!(kind(&place.volumes.resize(id, 7).unwrap_err()), "missing");
     }
     assert!(place.entries("state").is_empty() && place.root.join("victim.json").exists());
@@ -348,11 +348,36 @@ fn volumes_of_a_store_are_made_and_deleted() {
     assert!(at.join("volume.json").exists());
     let existing = NewVolume { pool: Pool::parse_existing(&record.source).unwrap(), ..place.wanted("same", "a") };
     let same = place.volumes.create(&existing).unwrap();
-    place.volumes.remove(&same.id).unwrap();
+    place.volumes.remove(&same.id, []).unwrap();
     assert!(at.join("volume.json").exists());
-    place.volumes.remove(&record.id).unwrap();
+    place.volumes.remove(&record.id, []).unwrap();
     assert!(!at.exists());
     let again = place.volumes.create(&wanted).unwrap();
     assert_ne!(again.source, record.source, "a prefix is used once");
-    place.volumes.remove(&again.id).unwrap();
+    place.volumes.remove(&again.id, []).unwrap();
+}
+
+#[test]
+#[cfg(feature = "object")]
+fn a_volume_in_a_store_can_be_removed_on_a_machine_that_did_not_make_it() {
+    let (place, other) = (Place::new(), Place::new());
+    let [pool, elsewhere, missing] = ["store", "elsewhere", "missing"]
+        .map(|name| Pool::parse(&format!("file://{}", place.root.join(name).display())).unwrap());
+    let make = |name: &str, pool: &Pool| {
+        place.volumes.create(&NewVolume { pool: pool.clone(), ..place.wanted(name, "a") }).unwrap()
+    };
+    // The id of the second begins with that of the first.
+    let data = make("data", &pool);
+    let (longer, apart) = (make(&data.id, &pool), make("apart", &elsewhere));
+    let exists = |record: &Record| Path::new(record.source.strip_prefix("file://").unwrap()).exists();
+    let directories = Pool::Directory(place.root.join("a"));
+    other.volumes.remove(&data.id, [&directories, &elsewhere]).unwrap();
+    assert!(exists(&data), "its pool is not known there");
+    for _ in 0..2 {
+        other.volumes.remove(&data.id, [&directories, &missing, &elsewhere, &pool]).unwrap();
+        assert!(!exists(&data) && exists(&longer) && exists(&apart));
+    }
+    // The machine that made it finds nothing to remove.
+    place.volumes.remove(&data.id, [&pool]).unwrap();
+    assert_eq!(place.volumes.list().unwrap().len(), 2);
 }
