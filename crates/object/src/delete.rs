@@ -117,7 +117,7 @@ async fn exists(store: &dyn ObjectStore, object: &str) -> Result<bool, Error> {
 
 /// Whether a `file:` volume has no directory any more. If the directory above is missing too, the disk may not be
 /// mounted: the store then reports it.
-fn is_gone(directory: &FsPath) -> bool {
+pub(crate) fn is_gone(directory: &FsPath) -> bool {
     !directory.exists() && directory.parent().is_some_and(FsPath::exists)
 }
 

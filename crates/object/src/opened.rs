@@ -130,6 +130,9 @@ impl Opened {
     pub(crate) async fn open(location: &Location, options: &OpenOptions, runtime: Handle) -> Result<Self, VolumeError> {
         let store = Store::connect(location, options.upload_limit_bytes_per_s)?;
         let record = look(location, &*store.hasty).await?;
+        if options.id.as_ref().is_some_and(|id| *id != record.id_text()) {
+            return Err(VolumeError::Replaced(location.to_string()));
+        }
         if let Some(age) = options.follow {
             return Self::follow(location, store, &record, age, runtime).await;
         }
@@ -139,7 +142,7 @@ impl Opened {
         let log = options.log_dir.clone().map(|folder| LogPlace {
             folder,
             volume: record.id.to_be_bytes(),
-            must_continue: options.has_data,
+            must_continue: options.must_continue,
         });
         let tree_options = TreeOptions { log, ..tree_options(&record) };
         let (tree, set_aside) = open_tree(location, &store, &claim, tree_options).await?;

@@ -51,22 +51,26 @@ pub enum VolumeError {
     /// Another process has the volume.
     #[error("{0}")]
     InUse(Holder),
-    /// Another writer has had the volume since the process died whose local log is in [`OpenOptions::log_dir`], and that
-    /// process left data ([`OpenOptions::has_data`]). Nothing has changed.
-    #[error("another writer has written to the volume since, and the data would overwrite newer data")]
+    /// Another writer has had the volume since the process died whose local log is in [`OpenOptions::log_dir`], and this
+    /// one [must continue](OpenOptions::must_continue) it. No data has changed.
+    #[error("another writer has written to the volume since, and what that process left would overwrite newer data")]
     Overtaken,
+    /// There is another volume at this place than the one that is [expected](OpenOptions::id).
+    #[error("the volume at {0} is another one than before: it was deleted and made anew")]
+    Replaced(String),
 }
 
 /// How to open a volume.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
+    /// [`VolumeInfo::id`] of the volume that is expected.
+    pub id: Option<String>,
     /// Folder for the local log of changes that are not in the store yet. It must survive the process, as tmpfs does.
     /// Without it, a process that dies loses the changes since the last commit.
     pub log_dir: Option<PathBuf>,
-    /// The process that wrote the log has left data in the cache of the engine, which is to be written. If another writer
-    /// has had the volume since, that data is older than the volume, so this fails with [`VolumeError::Overtaken`].
-    /// Without such data, the log is set aside.
-    pub has_data: bool,
+    /// Fail with [`VolumeError::Overtaken`] if another writer has had the volume since the log was written: the cache of the
+    /// engine has data of that time, or programs have files of that time open. Otherwise such a log is set aside.
+    pub must_continue: bool,
     /// Fence a process that has the volume, instead of failing with [`VolumeError::InUse`].
     pub take_over: bool,
     /// `Some`: open for reading only, and follow the writer at this age.
@@ -333,7 +337,8 @@ pub fn gc(
     runtime()?.block_on(space::gc(location, options, progress))
 }
 
-/// The names directly below a place, each of which may be the prefix of a volume. None if there is no such place.
+/// The names directly below a place, each of which may be the prefix of a volume. None if there is no such place; that of a
+/// directory which is missing with the one above is not known, since its disk may not be mounted.
 ///
 /// # Errors
 /// The store failed.
@@ -341,7 +346,7 @@ pub fn gc(
 /// # Blocking
 /// For the store: one request for a thousand names.
 pub fn names_below(location: &Location) -> Result<Vec<String>, VolumeError> {
-    if location.local_directory().is_some_and(|directory| !directory.exists()) {
+    if location.local_directory().is_some_and(deletion::is_gone) {
         return Ok(Vec::new());
     }
     let listed = runtime()?.block_on(async {

@@ -11,13 +11,16 @@ pub(super) fn of(error: &VolumeError, url: &str) -> Failure {
     match error {
         VolumeError::Location(text) => Failure::usage(text.clone()),
         VolumeError::InUse(holder) => Failure::new(Reason::Busy, format!("{url} is {holder}")),
-        VolumeError::Overtaken => Failure::failed(format!("{url}: a process that died left unwritten data; {error}")),
+        VolumeError::Overtaken => {
+            Failure::failed(format!("{url}: a process that died left unwritten changes; {error}"))
+        }
         // Its text says what to do.
         VolumeError::Store(held) if held.kind() == ErrorKind::Busy => Failure::busy(format!("{url}: {held}")),
         // Their texts name the volume and what to do.
-        VolumeError::NoVolume(_) | VolumeError::Exists(_) | VolumeError::Unreadable { .. } => {
-            Failure::failed(error.to_string())
-        }
+        VolumeError::NoVolume(_)
+        | VolumeError::Exists(_)
+        | VolumeError::Unreadable { .. }
+        | VolumeError::Replaced(_) => Failure::failed(error.to_string()),
         VolumeError::Failed { text, .. } => Failure::failed(text.clone()).advise(check_the_store(url)),
         other @ (VolumeError::Store(_) | _) => Failure::failed(format!("{url}: {other}")).advise(check_the_store(url)),
     }

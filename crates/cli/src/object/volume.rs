@@ -83,9 +83,11 @@ impl Volume {
             Opening::Inherited { keeper, .. } => (Some(keeper), true),
         };
         let options = OpenOptions {
+            id: Some(source.id.clone()),
             log_dir,
-            has_data,
-            // A process that has taken the volume since is not asked for.
+            // Programs have files of an inherited mount open, whose numbers may mean others to another writer.
+            must_continue: has_data || is_inherited,
+            // Only from the process that had it when the user asked.
             take_over: options.take_over && !is_inherited,
             keeper,
             keep_nameless: is_inherited,
@@ -108,7 +110,7 @@ impl Volume {
                 }
                 (Err(error), Opening::Inherited { check, .. }) if may_pass(&error) && check().is_ok() => {
                     if !is_waiting {
-                        tracing::warn!(%error, "the store does not answer; programs wait until it does");
+                        tracing::warn!(%error, "the volume cannot be opened yet; programs wait until it can");
                     }
                     is_waiting = true;
                     thread::sleep(TRY_EVERY);
@@ -217,12 +219,13 @@ fn how_to_get_it(failure: Failure) -> Failure {
         .advise("if that process is dead or unreachable: --take-over ends it, and keeps what it made durable")
 }
 
-/// Whether a volume that could be used may be used again after this error.
+/// Whether a volume that could be used may be used again after this error. A `file:` store may be on a disk that is not
+/// mounted yet.
 fn may_pass(error: &VolumeError) -> bool {
-    !matches!(error, VolumeError::InUse(_) | VolumeError::Overtaken | VolumeError::Unreadable { .. })
+    matches!(error, VolumeError::Store(_) | VolumeError::Failed { .. } | VolumeError::Location(_))
 }
 
-/// What the user can do about data that is older than the volume.
+/// The next step of the user if the data that is left is older than the volume.
 fn how_to_abandon_data(entry: &Entry) -> String {
     let after = if entry.volume.is_some() { "end the daemon, then " } else { "" };
     format!("to abandon that data, {after}move the arena away: {}", arena_file::away(&entry.arena))

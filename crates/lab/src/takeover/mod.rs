@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use self::program::Program;
-use crate::fuse::{MERGERFS, Mounted, OURS, Server, on_path, slackwater};
+use crate::fuse::{MERGERFS, Mounted, OURS, Server, arena_in, mountpoint_in, on_path, slackwater};
 use crate::harness::{Bound, Estimate, Options, Report, Series, Source, Table, rounds};
 use crate::scratch::Scratch;
 
@@ -34,19 +34,22 @@ const PAUSE_MS: f64 = 1000.0;
 /// Dirty data stays dirty until the kill.
 const OPTIONS: [&str; 6] = ["--dirty-ratio", "75", "--dirty-expire", "1h", "--transport", "dev"];
 
-/// A cache, and whether half of it is dirty.
+/// A cache, whether half of it is dirty, and whether the source is an object volume in a directory.
 struct Place {
     row: &'static str,
     cache_bytes: u64,
     dirty_bytes: u64,
+    is_object: bool,
 }
 
-const PLACES: [Place; 4] = [
-    Place { row: "256 MiB, nothing dirty", cache_bytes: 256 << 20, dirty_bytes: 0 },
-    Place { row: "256 MiB, half dirty", cache_bytes: 256 << 20, dirty_bytes: 128 << 20 },
-    Place { row: "2 GiB, nothing dirty", cache_bytes: 2 << 30, dirty_bytes: 0 },
-    Place { row: LARGE, cache_bytes: 2 << 30, dirty_bytes: 1 << 30 },
+const PLACES: [Place; 5] = [
+    Place { row: "256 MiB, nothing dirty", cache_bytes: 256 << 20, dirty_bytes: 0, is_object: false },
+    Place { row: "256 MiB, half dirty", cache_bytes: 256 << 20, dirty_bytes: 128 << 20, is_object: false },
+    Place { row: "2 GiB, nothing dirty", cache_bytes: 2 << 30, dirty_bytes: 0, is_object: false },
+    Place { row: LARGE, cache_bytes: 2 << 30, dirty_bytes: 1 << 30, is_object: false },
+    Place { row: OBJECT, cache_bytes: 256 << 20, dirty_bytes: 128 << 20, is_object: true },
 ];
+const OBJECT: &str = "256 MiB, half dirty, object volume";
 const LARGE: &str = "2 GiB, half dirty";
 
 /// Runs the experiment.
@@ -59,10 +62,16 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut series = Series::default();
     for (place, number) in PLACES.iter().zip(0..) {
         let folder = |name: &str| home.subdirectory(&format!("{name}-{number}"));
-        let mounted = Mounted::new(&kept, &folder("kept")?, place.cache_bytes)?;
+        let mounted = match place.is_object {
+            false => Mounted::new(&kept, &folder("kept")?, place.cache_bytes)?,
+            true => mount_object_volume(&kept, &folder("kept")?, place.cache_bytes)?,
+        };
         let (own, other) = (folder("ours")?, folder("other")?);
-        let mut turns = vec![KILL, UPGRADE, REMOUNT];
-        turns.extend(mergerfs.iter().map(|_| MERGERFS_REMOUNT));
+        let mut turns = vec![KILL, UPGRADE];
+        if !place.is_object {
+            turns.push(REMOUNT);
+            turns.extend(mergerfs.iter().map(|_| MERGERFS_REMOUNT));
+        }
         rounds::run(place.row, options.rounds(), &turns, |_, turn| {
             let pause = match (*turn, &mergerfs) {
                 (KILL, _) => killed(&mounted, place)?,
@@ -117,6 +126,15 @@ fn sentence(series: &Series) -> Option<String> {
     let pauses = series.of(LARGE, KILL);
     let [median, longest] = [pauses.median()?, pauses.quantile(1.0)?].map(crate::harness::figure);
     Some(format!("With {LARGE}, a kill pauses a program for {median} ms, at most {longest} ms."))
+}
+
+/// Makes an object volume in a directory below `home`, and mounts it.
+fn mount_object_volume(server: &Server, home: &Path, cache_bytes: u64) -> Result<Mounted> {
+    let url = format!("file://{}", home.join("objects").display());
+    let made = Command::new(server.program()).args(["mkfs", &url]).output().context("cannot start mkfs")?;
+    ensure!(made.status.success(), "mkfs has failed: {}", String::from_utf8_lossy(&made.stderr));
+    let command = server.command(Path::new(&url), &mountpoint_in(home), cache_bytes, &arena_in(home));
+    Mounted::start(server, command, home)
 }
 
 /// Writes as much as is to be dirty.

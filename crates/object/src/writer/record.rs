@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::writer::process::{Life, Process, Token};
 
-/// The newest version of claims that this program reads, and the one that it writes.
-const VERSION: u32 = 1;
+/// The newest version of claims that this program reads. Programs that do not know keepers must not judge their claims, so
+/// these are of version 2. Others are of version 1.
+const VERSION: u32 = 2;
 
 /// One claim, as JSON in `writer/NUMBER.json`. Fields that are unknown here are skipped.
 #[derive(Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
@@ -40,7 +41,7 @@ pub(crate) enum Standing {
 impl Record {
     pub(crate) fn new(token: &Token, process: Process, now_unix_ms: u64) -> Self {
         Self {
-            version: VERSION,
+            version: if process.keeper.is_some() { 2 } else { 1 },
             token: token.as_str().to_owned(),
             process,
             since_unix_ms: now_unix_ms,
@@ -98,7 +99,7 @@ mod tests {
         let mut value: serde_json::Value = serde_json::from_slice(&record().encode()).expect("it was encoded");
         value["novel"] = 1.into();
         assert!(Record::decode(value.to_string().as_bytes()).is_some());
-        value["version"] = 2.into();
+        value["version"] = 3.into();
         assert_eq!(Record::decode(value.to_string().as_bytes()), None);
     }
 

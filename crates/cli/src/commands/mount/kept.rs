@@ -132,9 +132,9 @@ pub(super) fn take_over(
         Departure::prepare(&registry.log_file(entry.number())).map_err(failed)?.leave();
     }
     let registered = registry.inherit(&entry, of_volume(Part::Entry)?).map_err(failed)?;
-    // A failure leaves everything to the next process.
     // Only directories have a lock.
     let lock = inherited.parts.has(Part::Source).then(|| of_volume(Part::Source)).transpose()?;
+    // A failure leaves everything to the next process.
     let ownership = Leaving::new(Ownership::inherited(lock, registered));
     let session = Session::new(Arc::new(entry), Tally::default());
     session.set_kept(&kept);

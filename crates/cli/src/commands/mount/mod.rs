@@ -337,7 +337,8 @@ impl Mounted {
         session.drop_references();
         drop((self.front_end, self.volume));
         let memory = Memory { _pressure: self.pressure, _engine: self.engine };
-        let closed = self.source.close(session.has_discarded());
+        // With data left, it keeps the claim: another writer would make the data older than the volume.
+        let closed = if left > 0 { Ok(()) } else { self.source.close(session.has_discarded()) };
         if left > 0 {
             drop(memory); // the next mount opens the arena
             ownership.registered.leave();

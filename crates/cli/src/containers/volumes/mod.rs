@@ -16,7 +16,8 @@
 //! V2. A record exists before the source is made and until it is gone. So nothing is left behind by a process that was
 //!     killed: [`Volumes::finish`] or the next call on the volume undoes what was not ready, and continues a removal.
 //! V3. Calls on one volume exclude one another, in other threads and processes too; calls on different ones do not.
-//! V4. Nothing is removed because a record is missing or unreadable, unless a call asks for it.
+//! V4. Nothing is removed because a record is missing or unreadable. A volume without a record is removed only by a call that
+//!     names it, and one whose record is unreadable never.
 
 mod directory;
 mod error;
@@ -183,13 +184,17 @@ impl Volumes {
             return Ok(());
         }
         let _lock = self.files.lock(id)?;
-        if let Some(stored) = self.files.read(id)? {
-            return self.clear(&stored);
+        let stored = self.files.read(id)?;
+        let mut removed = stored.as_ref().map_or(Ok(()), |stored| self.clear(stored));
+        // A call to make it that was repeated elsewhere has made another prefix.
+        let own = stored.as_ref().map(|stored| &stored.record.pool);
+        let is_asked = |pool: &&Pool| own.is_none_or(|own| own == *pool);
+        for pool in pools.into_iter().filter(is_asked) {
+            if let Pool::Store(url) = pool {
+                removed = removed.and(place::remove_in(url, id));
+            }
         }
-        pools.into_iter().try_for_each(|pool| match pool {
-            Pool::Store(url) => place::remove_in(url, id),
-            Pool::Directory(_) | Pool::Existing(_) => Ok(()),
-        })
+        removed
     }
 
     /// Removes a volume in any state, or what is left of it. The caller has the lock.

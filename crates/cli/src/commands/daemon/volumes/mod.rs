@@ -343,7 +343,10 @@ impl Volumes {
         let held = self.state().by_name.get_mut(name).and_then(Slot::take_held);
         let mut closed = Ok(());
         if let Some(Held { source, ownership }) = held {
-            closed = source.close(session.has_discarded());
+            // With data left, it keeps the claim: another writer would make the data older than the volume.
+            if left == 0 {
+                closed = source.close(session.has_discarded());
+            }
             if let Err(failure) = &closed {
                 tracing::error!(volume = name.as_str(), %failure, "the volume is not closed");
             }

@@ -150,7 +150,9 @@ impl Volumes {
         let has_data = self.shared.left.nodes_of(identity).is_some();
         let opened = Opened::new(&session.entry, &options, has_data, opening)?;
         let front_end = self.open_front_end(name, session, options, &opened, kept);
-        let front_end = front_end.inspect_err(|_| drop(opened.clone().close(false)))?;
+        // Data that is left, and an inherited mount that another attempt will serve, keep the claim.
+        let is_released = !has_data && !is_inherited;
+        let front_end = front_end.inspect_err(|_| drop(is_released.then(|| opened.clone().close(false))))?;
         opened.inherited_all();
         Ok((opened, front_end))
     }
