@@ -72,6 +72,20 @@ impl<'s> KeptDaemon<'s> {
         wait_until("another process serves", || self.lives().0 > before);
     }
 
+    /// Kills processes that serve, some of them before they do, under these loads.
+    #[track_caller]
+    fn kill_often(&self, times: u64, loads: &[Load]) {
+        for nth in 0..times {
+            thread::sleep(Duration::from_millis(nth * 37 % 150));
+            if nth % 3 == 2 {
+                self.kill()
+            } else {
+                self.replace()
+            }
+            loads.iter().for_each(|load| load.check(|| self.get().all_said()));
+        }
+    }
+
     fn run(&self, words: &[&str]) -> Output {
         self.get().run(words)
     }
@@ -129,15 +143,7 @@ fn programs_notice_nothing_when_their_daemon_is_killed() {
     let daemon = KeptDaemon::start(&scratch, &config, &[&a.1, &b.1, &c.1]);
     daemon.get().mount(&c.0, &c.1, "c");
     let loads = [Load::start(&a.1), Load::start(&c.1)];
-    for nth in 0..8_u64 {
-        thread::sleep(Duration::from_millis(nth * 37 % 150));
-        if nth % 3 == 2 {
-            daemon.kill()
-        } else {
-            daemon.replace()
-        }
-        loads.iter().for_each(|load| load.check(|| daemon.get().all_said()));
-    }
+    daemon.kill_often(8, &loads);
     fs::write(b.1.join("file"), "of the last daemon").unwrap();
     wait_until("the last one serves", || daemon.get().states().len() == 3);
     assert!(daemon.lives().0 >= 6, "{}", daemon.get().all_said());
@@ -166,15 +172,7 @@ fn a_kept_daemon_serves_object_volumes_beside_directories() {
     };
     read(&first_reader, "r1");
     let loads = [Load::start(&of_directory), Load::start(&of_object)];
-    for nth in 0..6_u64 {
-        thread::sleep(Duration::from_millis(nth * 37 % 150));
-        if nth % 3 == 2 {
-            daemon.kill()
-        } else {
-            daemon.replace()
-        }
-        loads.iter().for_each(|load| load.check(|| daemon.get().all_said()));
-    }
+    daemon.kill_often(6, &loads);
     // The name of a reader in the arena is not that of one of an earlier process.
     wait_until("all are served", || daemon.get().states().len() == 3);
     read(&second_reader, "r2");

@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -36,6 +37,14 @@ fn on_each_store(test: impl Fn(&Store, &Arc<Scratch>, [PathBuf; 2])) {
         assert_eq!(store.left(), Vec::<String>::new());
         store.fsck(&scratch);
     }
+}
+
+/// A mount by another user, whose registry does not know those of this test.
+fn elsewhere(store: &Store, scratch: &Scratch, mountpoint: &Path, more: &[&str]) -> Command {
+    let words = store.words(mountpoint, more);
+    let mut command = store.command(scratch, &words.iter().map(String::as_str).collect::<Vec<_>>());
+    command.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("elsewhere"));
+    command
 }
 
 fn files_in_use(mountpoint: &Path) -> u64 {
@@ -161,10 +170,7 @@ fn a_volume_that_another_machine_has_taken_is_not_taken_back() {
     file.write_all(b"durable").unwrap();
     file.sync_all().unwrap();
     file.write_all(b" and not").unwrap();
-    let words = store.words(&second, &["--take-over"]);
-    let mut other = store.command(&scratch, &words.iter().map(String::as_str).collect::<Vec<_>>());
-    other.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("elsewhere"));
-    let mut winner = Mount::start(other, &second);
+    let mut winner = Mount::start(elsewhere(&store, &scratch, &second, &["--take-over"]), &second);
     kept.kill_server();
     let ended = kept.mount.wait();
     assert_ne!(ended.code, Some(0));
@@ -194,10 +200,7 @@ fn a_volume_that_another_machine_has_changed_meanwhile_is_not_served() {
     let [mountpoint, second] = store.mountpoints(&scratch);
     let mut kept = keep(&store, &scratch, &mountpoint, &LATE);
     let mut file = File::create(mountpoint.join("file")).unwrap();
-    let words = store.words(&second, &["--take-over"]);
-    let mut other = store.command(&scratch, &words.iter().map(String::as_str).collect::<Vec<_>>());
-    other.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("elsewhere"));
-    let mut winner = Mount::start(other, &second);
+    let mut winner = Mount::start(elsewhere(&store, &scratch, &second, &["--take-over"]), &second);
     fs::write(second.join("another"), "of the other").unwrap();
     winner.process.signal(Signal::TERM);
     winner.wait().expect(0, &[]);
@@ -227,10 +230,7 @@ fn the_keeper_holds_the_claim_while_there_is_no_server() {
     let keeper = kept.mount.process.0.id().to_string();
     kept.mount.process.signal(Signal::STOP);
     let server = kept.kill_server().as_raw_nonzero().to_string();
-    let words = store.words(&second, &[]);
-    let mut other = store.command(&scratch, &words.iter().map(String::as_str).collect::<Vec<_>>());
-    other.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("elsewhere"));
-    run(other).expect(3, &["in use by pid", &server]);
+    run(elsewhere(&store, &scratch, &second, &[])).expect(3, &["in use by pid", &server]);
     kept.mount.process.signal(Signal::CONT);
     assert_eq!(fs::read(mountpoint.join("file")).unwrap(), b"content");
     assert_eq!(kept.status()["kept"]["keeper"].to_string(), keeper);
