@@ -1,11 +1,14 @@
 //! `slackwater mkfs`.
 
+use std::path::Path;
+
 use slackwater_object::{Location, ObjectBackend};
 
 use crate::exit::Failure;
 use crate::object::arguments::MkfsArguments;
 use crate::object::{failures, wait_for_store};
 use crate::output::terminal::outln;
+use crate::source;
 
 /// Makes an empty volume.
 ///
@@ -16,7 +19,7 @@ use crate::output::terminal::outln;
 /// For the store.
 pub(crate) fn run(arguments: &MkfsArguments) -> Result<(), Failure> {
     let location = Location::parse(&arguments.url).map_err(|error| failures::of(&error, &arguments.url))?;
-    if arguments.url.starts_with("memory:") {
+    if source::is_in_memory(Path::new(&arguments.url)) {
         return Err(Failure::usage("a store in memory ends with its process")
             .advise("mount it without mkfs: slackwater mount memory: MOUNTPOINT"));
     }

@@ -18,6 +18,7 @@ use crate::exit::Failure;
 use crate::object::{self, failures, wait_for_store};
 use crate::os::private_dir;
 use crate::registry::Entry;
+use crate::source;
 use crate::source::object::ObjectVolume;
 use crate::source::opened::Opening;
 use crate::volume::tenants::ms;
@@ -40,7 +41,7 @@ pub(crate) const LOG_FORMAT: u32 = ObjectBackend::LOG_FORMAT;
 pub(crate) fn find(url: &str, is_read_only: bool) -> Result<(ObjectVolume, Option<PathBuf>), Failure> {
     let location = Location::parse(url).map_err(|error| failures::of(&error, url))?;
     let mut looked = wait_for_store(&location.to_string(), || ObjectBackend::look(&location));
-    if matches!(looked, Err(VolumeError::NoVolume(_))) && url.starts_with("memory:") {
+    if matches!(looked, Err(VolumeError::NoVolume(_))) && source::is_in_memory(Path::new(url)) {
         looked = ObjectBackend::mkfs(&location).and_then(|()| ObjectBackend::look(&location));
     }
     let info = looked.map_err(|error| failures::of(&error, &location.to_string()))?;
@@ -95,41 +96,41 @@ impl Volume {
             upload_limit_bytes_per_s: options.upload_limit_bytes_per_s,
         };
         let mut is_waiting = false;
-        loop {
-            match (wait_for_store(url, || ObjectBackend::open(&location, &options)), opening) {
-                (Ok(backend), _) => {
+        let error = loop {
+            let error = match wait_for_store(url, || ObjectBackend::open(&location, &options)) {
+                Ok(backend) => {
                     let (backend, source, arena) = (Arc::new(backend), source.clone(), arena.to_path_buf());
                     return Ok(Self { backend, source, arena });
                 }
-                (Err(VolumeError::InUse(holder)), Opening::New { wait: true, say, .. }) => {
+                Err(error) => error,
+            };
+            match (&error, opening) {
+                (VolumeError::InUse(holder), Opening::New { wait: true, say, .. }) => {
                     if !is_waiting {
                         say(&format!("{url} is {holder}; waiting until it is free"));
                     }
-                    is_waiting = true;
-                    thread::sleep(TRY_EVERY);
                 }
-                (Err(error), Opening::Inherited { check, .. }) if may_pass(&error) && check().is_ok() => {
+                (_, Opening::Inherited { check, .. }) if may_pass(&error) && check().is_ok() => {
                     if !is_waiting {
                         tracing::warn!(%error, "the volume cannot be opened yet; programs wait until it can");
                     }
-                    is_waiting = true;
-                    thread::sleep(TRY_EVERY);
                 }
-                (Err(error), _) => {
-                    if is_new {
-                        remove_empty_log(source, arena);
-                    }
-                    let failure = failures::of(&error, url);
-                    return Err(if matches!(error, VolumeError::InUse(_)) {
-                        how_to_get_it(failure)
-                    } else if matches!(error, VolumeError::Overtaken) {
-                        failure.advise(how_to_abandon_data(entry))
-                    } else {
-                        failure
-                    });
-                }
+                _ => break error,
             }
+            is_waiting = true;
+            thread::sleep(TRY_EVERY);
+        };
+        if is_new {
+            remove_empty_log(source, arena);
         }
+        let failure = failures::of(&error, url);
+        Err(if matches!(error, VolumeError::InUse(_)) {
+            how_to_get_it(failure)
+        } else if matches!(error, VolumeError::Overtaken) {
+            failure.advise(how_to_abandon_data(entry))
+        } else {
+            failure
+        })
     }
 
     /// The volume as a backend; all of them share it.

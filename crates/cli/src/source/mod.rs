@@ -115,7 +115,12 @@ impl Source {
 /// Whether a source on the command line or in a configuration is a URL. A directory with such a name can be written as
 /// `./NAME`.
 pub(crate) fn is_url(word: &Path) -> bool {
-    word.to_str().is_some_and(|word| word.contains("://") || word.starts_with("memory:") || word.starts_with("file:/"))
+    is_in_memory(word) || word.to_str().is_some_and(|word| word.contains("://") || word.starts_with("file:/"))
+}
+
+/// Whether a source is an object volume in the memory of the process that mounts it, which ends with that process.
+pub(crate) fn is_in_memory(word: &Path) -> bool {
+    word.to_str().is_some_and(|word| word.starts_with("memory:"))
 }
 
 /// Whether a source names the same place in every process: an absolute path or a URL.

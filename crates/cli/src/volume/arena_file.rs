@@ -110,6 +110,11 @@ pub(crate) struct Left {
 }
 
 impl Left {
+    /// Whether it has data of any file.
+    pub(crate) fn has_data(&self) -> bool {
+        self.survivors.volumes.iter().any(|volume| !volume.inodes.is_empty())
+    }
+
     /// Inode numbers of the files that it has data of.
     pub(crate) fn inodes(&self) -> HashSet<u64> {
         self.survivors.volumes.iter().flat_map(|volume| &volume.inodes).map(|inode| inode.record.ino).collect()

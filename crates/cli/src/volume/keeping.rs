@@ -13,7 +13,8 @@ use crate::exit::Failure;
 use crate::keeper::Parts;
 use crate::keeper::client::{InheritedVolume, KeeperClient, KeptVolume};
 use crate::keeper::protocol::Part;
-use crate::registry::Entry;
+use crate::registry::{Entry, Registry};
+use crate::source;
 use crate::source::ownership::Ownership;
 use crate::volume::front_end::{FrontEnd, Kept};
 
@@ -65,6 +66,22 @@ impl Keeping {
     fn add(&mut self, part: Part, fd: impl AsFd) -> Result<(), Failure> {
         self.parts.add(part, fd).map_err(failed)
     }
+}
+
+/// The source of a volume that is taken over, with its entry. A failure leaves both to the next process.
+///
+/// # Errors
+/// The predecessor has left something else, or there are no descriptors left.
+pub(crate) fn ownership(
+    inherited: &InheritedVolume,
+    registry: &Registry,
+    entry: &Entry,
+) -> Result<Leaving<Ownership>, Failure> {
+    let part = |part| inherited.parts.duplicate(part).map_err(not_taken_over);
+    let registered = registry.inherit(entry, part(Part::Entry)?).map_err(not_taken_over)?;
+    // Only directories have a lock.
+    let lock = inherited.parts.has(Part::Source).then(|| part(Part::Source)).transpose()?;
+    Ok(Leaving::new(Ownership::inherited(lock, registered)))
 }
 
 /// The part of the front end of a volume that is taken over.
@@ -133,7 +150,7 @@ impl Leave for Ownership {
 
 /// Why a volume cannot be kept; `None` if it can.
 pub(crate) fn refusal(source: &Path, options: &VolumeOptions) -> Option<&'static str> {
-    if source.as_os_str().as_encoded_bytes().starts_with(b"memory:") {
+    if source::is_in_memory(source) {
         return Some("an object volume in memory ends with its process");
     }
     if options.transport == Transport::Uring {

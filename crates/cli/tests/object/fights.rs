@@ -39,8 +39,9 @@ impl<'a> Side<'a> {
     }
 
     fn mount(&self, more: &[&str]) -> Mount {
-        let words = self.store.words(&self.mountpoint, more);
-        Mount::start(self.command(&words.iter().map(String::as_str).collect::<Vec<_>>()), &self.mountpoint)
+        let mut command = self.store.mount_command(self.scratch, &self.mountpoint, more);
+        command.env("SLACKWATER_RUNTIME_DIR", &self.registry);
+        Mount::start(command, &self.mountpoint)
     }
 
     /// Ends a mount that has lost the volume.

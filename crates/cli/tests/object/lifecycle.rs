@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use crate::rig::{Scratch, need_fuse};
+use crate::rig::{Scratch, need_fuse, run};
 use crate::store::stores;
 
 /// Makes a tree with one of everything.
@@ -77,9 +77,8 @@ fn a_volume_can_be_mounted_in_the_background_and_by_mount8() {
     for store in stores(&scratch) {
         let [mountpoint] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
-        let background = store.words(&mountpoint, &["--background", "--upload-limit", "50MiB"]);
-        let background: Vec<_> = background.iter().map(String::as_str).collect();
-        store.run(&scratch, &background).expect(0, &["Unmount with:"]);
+        let background = store.mount_command(&scratch, &mountpoint, &["--background", "--upload-limit", "50MiB"]);
+        run(background).expect(0, &["Unmount with:"]);
         fs::write(mountpoint.join("file"), "1").unwrap();
         scratch.umount(&mountpoint);
 

@@ -118,25 +118,36 @@ impl Store {
     }
 
     /// The words of a mount at `mountpoint`, whose arena has the name of `mountpoint`.
-    pub(crate) fn words(&self, mountpoint: &Path, more: &[&str]) -> Vec<String> {
+    fn words(&self, mountpoint: &Path, more: &[&str]) -> Vec<String> {
         let arena = self.arena(&mountpoint.file_name().unwrap().to_string_lossy());
         let fixed = ["mount", &self.url, mountpoint.to_str().unwrap(), "--cache", "64MiB", "--arena"];
         let words = fixed.into_iter().chain([arena.to_str().unwrap()]).chain(more.iter().copied());
         words.map(str::to_owned).collect()
     }
 
+    /// The command that mounts in the foreground, with `more` words.
+    pub(crate) fn mount_command(&self, scratch: &Scratch, mountpoint: &Path, more: &[&str]) -> Command {
+        let words = self.words(mountpoint, more);
+        self.command(scratch, &words.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// That command as another user's, whose registry, the directory `elsewhere`, does not know the mounts of the test.
+    pub(crate) fn elsewhere(&self, scratch: &Scratch, mountpoint: &Path, more: &[&str]) -> Command {
+        let mut command = self.mount_command(scratch, mountpoint, more);
+        command.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("elsewhere"));
+        command
+    }
+
     /// Mounts in the foreground, with `more` words.
     #[track_caller]
     pub(crate) fn mount(&self, scratch: &Scratch, mountpoint: &Path, more: &[&str]) -> Mount {
-        let words = self.words(mountpoint, more);
-        Mount::start(self.command(scratch, &words.iter().map(String::as_str).collect::<Vec<_>>()), mountpoint)
+        Mount::start(self.mount_command(scratch, mountpoint, more), mountpoint)
     }
 
     /// Tries to mount, for an error.
     #[track_caller]
     pub(crate) fn refused(&self, scratch: &Scratch, mountpoint: &Path, more: &[&str]) -> Output {
-        let words = self.words(mountpoint, more);
-        self.run(scratch, &words.iter().map(String::as_str).collect::<Vec<_>>())
+        run(self.mount_command(scratch, mountpoint, more))
     }
 
     /// Asserts that a check finds no errors.

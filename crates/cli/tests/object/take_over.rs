@@ -3,7 +3,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
-use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -11,15 +10,8 @@ use rustix::process::Signal;
 use crate::rig::{Mount, Scratch, need_fuse, run, wait_until};
 use crate::store::{Store, stores};
 
-/// The command as another user's, who has another registry.
-fn elsewhere(store: &Store, scratch: &Scratch, words: &[String]) -> Command {
-    let mut command = store.command(scratch, &words.iter().map(String::as_str).collect::<Vec<_>>());
-    command.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("elsewhere"));
-    command
-}
-
 fn take_over(store: &Store, scratch: &Scratch, mountpoint: &Path) -> Mount {
-    Mount::start(elsewhere(store, scratch, &store.words(mountpoint, &["--take-over"])), mountpoint)
+    Mount::start(store.elsewhere(scratch, mountpoint, &["--take-over"]), mountpoint)
 }
 
 fn write(file: &mut File, text: &str) -> std::io::Result<()> {
@@ -41,7 +33,7 @@ fn a_second_writer_is_refused_and_the_first_one_named() {
         let known = store.refused(&scratch, &second, &["--upload-limit", "1MiB"]);
         known.expect(3, &["is already mounted at", first.to_str().unwrap(), &pid, "slackwater umount"]);
         // The store knows it.
-        let claimed = run(elsewhere(&store, &scratch, &store.words(&second, &[])));
+        let claimed = run(store.elsewhere(&scratch, &second, &[]));
         claimed.expect(3, &[&store.url, &pid, "--read-only", "--take-over"]);
         fs::write(first.join("file"), "1").unwrap();
         scratch.umount(&first);
@@ -62,7 +54,7 @@ fn a_mount_can_wait_for_the_writer() {
         let [first, second] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         let mut mount = store.mount(&scratch, &first, &[]);
-        let (waiting, at) = (elsewhere(&store, &scratch, &store.words(&second, &["--wait"])), second.clone());
+        let (waiting, at) = (store.elsewhere(&scratch, &second, &["--wait"]), second.clone());
         let waiting = std::thread::spawn(move || Mount::start(waiting, &at));
         fs::write(first.join("file"), "1").unwrap();
         scratch.umount(&first);

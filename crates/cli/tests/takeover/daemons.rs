@@ -154,6 +154,14 @@ fn programs_notice_nothing_when_their_daemon_is_killed() {
     assert!([&a, &b, &c].iter().all(|(_, mountpoint)| !is_mounted(mountpoint)));
 }
 
+/// The URL of a new volume in a directory.
+#[cfg(feature = "object")]
+fn object_volume(scratch: &Scratch) -> String {
+    let url = format!("file://{}", scratch.path.join("objects").display());
+    scratch.run(["mkfs", &url]).expect(0, &[]);
+    url
+}
+
 #[test]
 #[cfg(feature = "object")]
 fn a_kept_daemon_serves_object_volumes_beside_directories() {
@@ -162,8 +170,7 @@ fn a_kept_daemon_serves_object_volumes_beside_directories() {
     let (source, of_directory) = scratch.pair("a");
     let [of_object, first_reader, second_reader] = ["o", "r1", "r2"].map(|name| scratch.dir(name, 0o755));
     let daemon = KeptDaemon::start(&scratch, LATE, &[&of_directory, &of_object, &first_reader, &second_reader]);
-    let url = format!("file://{}", scratch.path.join("objects").display());
-    scratch.run(["mkfs", &url]).expect(0, &[]);
+    let url = object_volume(&scratch);
     daemon.get().mount(&source, &of_directory, "a");
     daemon.get().mount(Path::new(&url), &of_object, "o");
     let read = |mountpoint: &Path, name: &str| {
@@ -376,8 +383,7 @@ fn an_object_volume_that_ended_while_nobody_served_it_is_written_back() {
     let scratch = Scratch::new();
     let mountpoint = scratch.dir("o", 0o755);
     let daemon = KeptDaemon::start(&scratch, LATE, &[&mountpoint]);
-    let url = format!("file://{}", scratch.path.join("objects").display());
-    scratch.run(["mkfs", &url]).expect(0, &[]);
+    let url = object_volume(&scratch);
     daemon.get().mount(Path::new(&url), &mountpoint, "o");
     fs::write(mountpoint.join("file"), "content").unwrap();
     kill_and_unmount(&daemon, &mountpoint);

@@ -4,7 +4,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -39,12 +38,15 @@ fn on_each_store(test: impl Fn(&Store, &Arc<Scratch>, [PathBuf; 2])) {
     }
 }
 
-/// A mount by another user, whose registry does not know those of this test.
-fn elsewhere(store: &Store, scratch: &Scratch, mountpoint: &Path, more: &[&str]) -> Command {
-    let words = store.words(mountpoint, more);
-    let mut command = store.command(scratch, &words.iter().map(String::as_str).collect::<Vec<_>>());
-    command.env("SLACKWATER_RUNTIME_DIR", scratch.path.join("elsewhere"));
-    command
+/// A new volume in a directory, with two mount points, and a registry for another user.
+fn in_a_directory() -> (Store, Arc<Scratch>, [PathBuf; 2]) {
+    need_fuse();
+    let scratch = Arc::new(Scratch::new());
+    scratch.dir("elsewhere", 0o700);
+    let store = Store::directory(&scratch);
+    store.mkfs(&scratch);
+    let mountpoints = store.mountpoints(&scratch);
+    (store, scratch, mountpoints)
 }
 
 fn files_in_use(mountpoint: &Path) -> u64 {
@@ -131,11 +133,7 @@ fn a_reader_that_follows_an_object_volume_outlives_its_process() {
 
 #[test]
 fn a_takeover_waits_for_the_store() {
-    need_fuse();
-    let scratch = Arc::new(Scratch::new());
-    let store = Store::directory(&scratch);
-    store.mkfs(&scratch);
-    let [mountpoint] = store.mountpoints(&scratch);
+    let (store, scratch, [mountpoint, _]) = in_a_directory();
     let mut kept = keep(&store, &scratch, &mountpoint, &LATE);
     fs::write(mountpoint.join("file"), "content").unwrap();
     let (objects, away) = (store.objects.clone().unwrap(), scratch.path.join("away"));
@@ -158,19 +156,14 @@ fn a_takeover_waits_for_the_store() {
 /// Of a server that dies, and of a machine that has the volume since.
 #[test]
 fn a_volume_that_another_machine_has_taken_is_not_taken_back() {
-    need_fuse();
-    let scratch = Arc::new(Scratch::new());
-    scratch.dir("elsewhere", 0o700);
-    let store = Store::directory(&scratch);
-    store.mkfs(&scratch);
-    let [mountpoint, second] = store.mountpoints(&scratch);
+    let (store, scratch, [mountpoint, second]) = in_a_directory();
     // The first process may take it over, and no later one.
     let mut kept = keep(&store, &scratch, &mountpoint, &[&LATE[..], &["--take-over"]].concat());
     let mut file = File::create(mountpoint.join("file")).unwrap();
     file.write_all(b"durable").unwrap();
     file.sync_all().unwrap();
     file.write_all(b" and not").unwrap();
-    let mut winner = Mount::start(elsewhere(&store, &scratch, &second, &["--take-over"]), &second);
+    let mut winner = Mount::start(store.elsewhere(&scratch, &second, &["--take-over"]), &second);
     kept.kill_server();
     let ended = kept.mount.wait();
     assert_ne!(ended.code, Some(0));
@@ -192,15 +185,10 @@ fn a_volume_that_another_machine_has_taken_is_not_taken_back() {
 /// The volume is free when the successor looks, which has no data to write. But its open files could be others.
 #[test]
 fn a_volume_that_another_machine_has_changed_meanwhile_is_not_served() {
-    need_fuse();
-    let scratch = Arc::new(Scratch::new());
-    scratch.dir("elsewhere", 0o700);
-    let store = Store::directory(&scratch);
-    store.mkfs(&scratch);
-    let [mountpoint, second] = store.mountpoints(&scratch);
+    let (store, scratch, [mountpoint, second]) = in_a_directory();
     let mut kept = keep(&store, &scratch, &mountpoint, &LATE);
     let mut file = File::create(mountpoint.join("file")).unwrap();
-    let mut winner = Mount::start(elsewhere(&store, &scratch, &second, &["--take-over"]), &second);
+    let mut winner = Mount::start(store.elsewhere(&scratch, &second, &["--take-over"]), &second);
     fs::write(second.join("another"), "of the other").unwrap();
     winner.process.signal(Signal::TERM);
     winner.wait().expect(0, &[]);
@@ -219,18 +207,13 @@ fn a_volume_that_another_machine_has_changed_meanwhile_is_not_served() {
 /// A command of another user, whose registry does not know the mount, meets the claim.
 #[test]
 fn the_keeper_holds_the_claim_while_there_is_no_server() {
-    need_fuse();
-    let scratch = Arc::new(Scratch::new());
-    scratch.dir("elsewhere", 0o700);
-    let store = Store::directory(&scratch);
-    store.mkfs(&scratch);
-    let [mountpoint, second] = store.mountpoints(&scratch);
+    let (store, scratch, [mountpoint, second]) = in_a_directory();
     let mut kept = keep(&store, &scratch, &mountpoint, &LATE);
     fs::write(mountpoint.join("file"), "content").unwrap();
     let keeper = kept.mount.process.0.id().to_string();
     kept.mount.process.signal(Signal::STOP);
     let server = kept.kill_server().as_raw_nonzero().to_string();
-    run(elsewhere(&store, &scratch, &second, &[])).expect(3, &["in use by pid", &server]);
+    run(store.elsewhere(&scratch, &second, &[])).expect(3, &["in use by pid", &server]);
     kept.mount.process.signal(Signal::CONT);
     assert_eq!(fs::read(mountpoint.join("file")).unwrap(), b"content");
     assert_eq!(kept.status()["kept"]["keeper"].to_string(), keeper);

@@ -20,6 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use self::program::Program;
 use crate::fuse::{MERGERFS, Mounted, OURS, Server, arena_in, mountpoint_in, on_path, slackwater};
 use crate::harness::{Bound, Estimate, Options, Report, Series, Source, Table, rounds};
+use crate::programs;
 use crate::scratch::Scratch;
 
 const ABOUT: &str = "The pause that a program sees when the process of a mount with `--keep` is killed or upgraded, beside unmounting and mounting again.";
@@ -131,8 +132,7 @@ fn sentence(series: &Series) -> Option<String> {
 /// Makes an object volume in a directory below `home`, and mounts it.
 fn mount_object_volume(server: &Server, home: &Path, cache_bytes: u64) -> Result<Mounted> {
     let url = format!("file://{}", home.join("objects").display());
-    let made = Command::new(server.program()).args(["mkfs", &url]).output().context("cannot start mkfs")?;
-    ensure!(made.status.success(), "mkfs has failed: {}", String::from_utf8_lossy(&made.stderr));
+    programs::run(Command::new(server.program()).args(["mkfs", &url]))?;
     let command = server.command(Path::new(&url), &mountpoint_in(home), cache_bytes, &arena_in(home));
     Mounted::start(server, command, home)
 }

@@ -70,8 +70,11 @@ impl Process {
 
     /// Whether the numbers of processes mean the same to both.
     fn is_seen_by(&self, observer: &Self) -> bool {
-        let same_boot = !self.boot_id.is_empty() && self.boot_id == observer.boot_id;
-        same_boot && self.pid_namespace != 0 && self.pid_namespace == observer.pid_namespace
+        self.has_boot_of(observer) && self.pid_namespace != 0 && self.pid_namespace == observer.pid_namespace
+    }
+
+    fn has_boot_of(&self, other: &Self) -> bool {
+        !self.boot_id.is_empty() && self.boot_id == other.boot_id
     }
 
     /// Whether this process and its keeper, as seen from `observer`, have ended. `start_of` is the start time of the
@@ -80,7 +83,7 @@ impl Process {
     /// The boot id alone proves that two processes run on one machine, so that containers without a machine id are
     /// distinguished too. After a reboot the machine id and the name must both agree, because cloned machines share the former.
     pub(crate) fn life(&self, observer: &Self, start_of: impl Fn(u32) -> Option<u64>) -> Life {
-        if !self.boot_id.is_empty() && self.boot_id == observer.boot_id {
+        if self.has_boot_of(observer) {
             let runs = |pid, start_ticks| start_of(pid) == Some(start_ticks);
             let is_kept = || self.keeper.is_some_and(|keeper| runs(keeper.pid, keeper.start_ticks));
             let may_run = !self.is_seen_by(observer) || runs(self.pid, self.start_ticks) || is_kept();

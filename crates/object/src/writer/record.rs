@@ -41,7 +41,7 @@ pub(crate) enum Standing {
 impl Record {
     pub(crate) fn new(token: &Token, process: Process, now_unix_ms: u64) -> Self {
         Self {
-            version: if process.keeper.is_some() { 2 } else { 1 },
+            version: if process.keeper.is_some() { VERSION } else { 1 },
             token: token.as_str().to_owned(),
             process,
             since_unix_ms: now_unix_ms,

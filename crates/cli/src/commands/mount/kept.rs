@@ -31,7 +31,7 @@ use crate::registry::{Entry, Registry};
 use crate::source::opened::{Opened, Opening};
 use crate::source::ownership::Ownership;
 use crate::volume::front_end::{self, FrontEnd, Kept};
-use crate::volume::keeping::{self, Leaving, not_taken_over, taken_over};
+use crate::volume::keeping::{self, not_taken_over, taken_over};
 use crate::volume::node_search::Numbered;
 use crate::volume::process::tunables;
 use crate::volume::session::{Session, Tally};
@@ -125,17 +125,12 @@ pub(super) fn take_over(
     let arguments = &MountArguments { read_only: inherited.volume.options_now().read_only, ..arguments.clone() };
     let kept = keeper.inherited(&inherited.volume);
     let part = |part| parts.duplicate(part).map_err(failed);
-    let of_volume = |part| inherited.parts.duplicate(part).map_err(failed);
     let registry = Registry::open()?;
     let entry = inherited.volume.entry.clone().of_successor(keeper.pid);
     if arguments.detached {
         Departure::prepare(&registry.log_file(entry.number())).map_err(failed)?.leave();
     }
-    let registered = registry.inherit(&entry, of_volume(Part::Entry)?).map_err(failed)?;
-    // Only directories have a lock.
-    let lock = inherited.parts.has(Part::Source).then(|| of_volume(Part::Source)).transpose()?;
-    // A failure leaves everything to the next process.
-    let ownership = Leaving::new(Ownership::inherited(lock, registered));
+    let ownership = keeping::ownership(&inherited, &registry, &entry)?;
     let session = Session::new(Arc::new(entry), Tally::default());
     session.set_kept(&kept);
     session.set_options(attach::running(arguments, &session.entry));
@@ -178,9 +173,8 @@ fn recover(
     let entry = &session.entry;
     let (left, filler) = arena_file::open_inherited(arena, &entry.arena)?;
     let options = options::of_volume(arguments);
-    let inodes = left.inodes();
-    let source = Opened::new(entry, &options, !inodes.is_empty(), opening)?;
-    let (backend, nodes) = source.inherited_backend(&inodes, nodes).map_err(not_taken_over)?;
+    let source = Opened::new(entry, &options, left.has_data(), opening)?;
+    let (backend, nodes) = source.inherited_backend(&left.inodes(), nodes).map_err(not_taken_over)?;
     (kept.nodes, kept.nodes_max) = (nodes, keeping::nodes_max());
     let engine = left.recover(Arc::new(SystemClock), tunables(arguments.dirty_ratio(), arguments.dirty_expire()));
     // First, because it finds the tenants of unwritten data.

@@ -254,7 +254,7 @@ fn open_source(session: &Session, options: &VolumeOptions, opening: Opening<'_>)
     let entry = &session.entry;
     // First, because the local log of an object volume belongs to the process that has the arena.
     let left = arena_file::open_left(&entry.arena, &entry.identity)?;
-    let has_data = left.as_ref().is_some_and(|left| !left.inodes().is_empty());
+    let has_data = left.as_ref().is_some_and(Left::has_data);
     let source = Opened::new(entry, options, has_data, opening)?;
     if let Some(left) = left {
         write_back(session, &source, left)?;
@@ -337,9 +337,8 @@ impl Mounted {
         session.drop_references();
         drop((self.front_end, self.volume));
         let memory = Memory { _pressure: self.pressure, _engine: self.engine };
-        // With data left, it keeps the claim: another writer would make the data older than the volume.
-        let closed = if left > 0 { Ok(()) } else { self.source.close(session.has_discarded()) };
         if left > 0 {
+            // The source keeps its claim: another writer would make the data older than the volume.
             drop(memory); // the next mount opens the arena
             ownership.registered.leave();
             let arena = session.entry.arena.printable();
@@ -347,6 +346,7 @@ impl Mounted {
                 .advise("the next mount of the source writes the data back");
             return (Err(failure), None);
         }
+        let closed = self.source.close(session.has_discarded());
         let removed = closed.and(arena_file::remove(&session.entry.arena));
         if removed.is_err() {
             // The log stays too, and will say why.

@@ -87,7 +87,7 @@ enum Place {
 fn place(key: &str, text: &str) -> Result<Place, Failure> {
     let path = Path::new(text);
     if source::is_url(path) {
-        if text.starts_with("memory:") {
+        if source::is_in_memory(path) {
             return Err(Failure::usage(format!("{key}={}: a store in memory ends with its process", shown(text)))
                 .advise(format!("write for example {key}=file:///srv/store or {key}=s3://bucket/prefix")));
         }

@@ -9,10 +9,8 @@ use super::{Held, Slot, State, Volumes};
 use crate::commands::mount::attach;
 use crate::exit::Failure;
 use crate::keeper::client::InheritedVolume;
-use crate::keeper::protocol::Part;
 use crate::os::detach::detach;
-use crate::source::ownership::Ownership;
-use crate::volume::keeping::{Leaving, not_taken_over, taken_over};
+use crate::volume::keeping::{self, not_taken_over, taken_over};
 use crate::volume::name::VolumeName;
 use crate::volume::session::Session;
 
@@ -33,11 +31,7 @@ impl Volumes {
         let entry = Arc::new(held.entry.clone().of_successor(keeper.pid));
         let name = VolumeName::new(entry.volume.as_deref().unwrap_or_default())?;
         let reservation = self.reserve(&name, &entry)?;
-        let part = |part| inherited.parts.duplicate(part).map_err(not_taken_over);
-        let registered = self.shared.registry.inherit(&entry, part(Part::Entry)?).map_err(not_taken_over)?;
-        // Only directories have a lock.
-        let lock = inherited.parts.has(Part::Source).then(|| part(Part::Source)).transpose()?;
-        let ownership = Leaving::new(Ownership::inherited(lock, registered));
+        let ownership = keeping::ownership(inherited, &self.shared.registry, &entry)?;
         let (session, kept) = (Session::new(entry, self.shared.tally.clone()), keeper.inherited(held));
         let options = held.options_now();
         session.set_options(attach::of_volume(&options));
