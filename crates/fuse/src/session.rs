@@ -3,8 +3,8 @@
 //! # Invariants
 //! S1. The word `state` holds the number of threads inside the session, and ENDED. The thread that takes the number to
 //!     zero under ENDED finishes the session, once: then no call of the file system runs, and none will.
-//! S2. Each hook of [`Session::on_ended`] is called once, with no lock held: by the thread that finishes the session,
-//!     or at once if the session has already ended.
+//! S2. Each hook of [`Session::on_ended`] is called once, with no lock of the session held: by the thread that finishes
+//!     it, or at once if the session has already ended.
 //! S3. The session leaves the pool's epoll set before its descriptor can be closed. A duplicate of the descriptor in
 //!     another session keeps the open file alive, and with it the old epoll entry.
 
@@ -236,8 +236,8 @@ impl Session {
     /// Calls `hook` once the session has ended and no handler runs any more; at once if that has already happened. So a
     /// process that serves thousands of sessions needs no waiting thread for each.
     ///
-    /// The last thread in the session calls it without any lock, usually a thread that reads the requests of all
-    /// sessions. The hook must not block, but hand the event on. A panic in it is logged and contained.
+    /// The last thread in the session calls it: the one that unmounts, or one that reads the requests of all sessions. The
+    /// hook must not block, but hand the event on. A panic in it is logged and contained.
     pub fn on_ended(&self, hook: impl FnOnce(Ended) + Send + 'static) {
         let hook: Hook = Box::new(hook);
         let late = {
@@ -262,6 +262,17 @@ impl Session {
     #[must_use]
     pub fn wait_ended_timeout(&self, time: Duration) -> Option<Ended> {
         (!self.shared.ended.wait_timeout(time)).then(|| self.shared.how())
+    }
+
+    /// Ends the session if the kernel has closed its connection. So the thread that has unmounted it need not wait for
+    /// another one to notice.
+    pub(crate) fn end_if_closed(&self) {
+        let fd = self.shared.connection.transport.fd();
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
+        let polled = poll(&mut fds, Some(&Timespec::default()));
+        if polled.is_ok() && fds[0].revents().contains(PollFlags::ERR) {
+            self.shared.end_from_outside(Ended::Unmounted);
+        }
     }
 
     /// Stops serving without unmounting. If a duplicate of the connection's descriptor exists, requests wait for the

@@ -131,13 +131,12 @@ impl FrontEnd {
         self.mounted.sync().map_err(|error| self.failure(&error))
     }
 
-    /// Unmounts.
+    /// Unmounts, and calls `tick` often meanwhile.
     ///
     /// # Blocking
     /// For the source, at most until the deadline.
-    pub(crate) fn umount(&self, request: UmountRequest) -> Result<(), Failure> {
-        // Progress is read from the volume.
-        let outcome = self.mounted.umount(request, &|_| {});
+    pub(crate) fn umount(&self, request: UmountRequest, tick: &dyn Fn()) -> Result<(), Failure> {
+        let outcome = self.mounted.umount(request, &|_| tick());
         outcome.map_err(|error| self.failure(&error))
     }
 

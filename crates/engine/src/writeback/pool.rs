@@ -1,5 +1,5 @@
-//! The flusher pool runs the [`BdiWriteback`]s and background reclaim: a few threads for all volumes, or a test by
-//! hand.
+//! The flusher pool runs the [`BdiWriteback`]s and background reclaim: a few threads for all volumes, a caller of a sync
+//! for its own volume, or a test by hand.
 //!
 //! # Invariants
 //! F1. At most one thread runs a wb at a time, so the wb's pass state and `Io` list are private to that thread.
@@ -124,6 +124,22 @@ impl FlusherPool {
         }
     }
 
+    /// Runs an idle `wb` on the calling thread, which is going to wait for the result. Any other is queued, as by
+    /// [`queue`](Self::queue).
+    pub(crate) fn run_here(&self, wb: &Arc<BdiWriteback>) {
+        {
+            let state = self.state.lock();
+            if state.stop || wb.run.load(Ordering::Relaxed) != IDLE {
+                drop(state);
+                return self.queue(wb);
+            }
+            wb.run.store(RUNNING, Ordering::Relaxed);
+        }
+        if self.run_one(wb, self.clock.now()) {
+            self.changed.notify_one();
+        }
+    }
+
     /// Requests a reclaim pass.
     pub(crate) fn want_reclaim(&self) {
         self.state.lock().reclaim = true;
@@ -214,11 +230,12 @@ impl FlusherPool {
         }
     }
 
-    fn run_one(&self, wb: &Arc<BdiWriteback>, now: Tick) {
+    /// Returns whether the wb is queued once more.
+    fn run_one(&self, wb: &Arc<BdiWriteback>, now: Tick) -> bool {
         let next = wb.step(now);
         let mut state = self.state.lock();
-        let again = wb.run.load(Ordering::Relaxed) == AGAIN || next == Next::Again;
-        if again && !state.stop {
+        let again = (wb.run.load(Ordering::Relaxed) == AGAIN || next == Next::Again) && !state.stop;
+        if again {
             wb.run.store(QUEUED, Ordering::Relaxed);
             state.queue.push_back(Arc::clone(wb));
         } else {
@@ -232,6 +249,7 @@ impl FlusherPool {
         if let Next::At(at) = next {
             self.arm(wb, at);
         }
+        again
     }
 }
 

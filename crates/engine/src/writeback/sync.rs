@@ -194,10 +194,16 @@ pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
     let _gate = engine.tunables.gate.then(|| sb.bdi().gate.sync(start));
     let failures = sb.write_failures();
 
-    // First pass: submit everything in parallel before waiting for any of it.
+    // First pass: submit everything in parallel before waiting for any of it. This thread submits one tenant's part.
     let completion = WbCompletion::new(start);
-    for wb in sb.wbs().iter().filter(|wb| wb.lists.lock().has_dirty_io()) {
+    let wbs = sb.wbs();
+    let dirty: Vec<_> = wbs.iter().filter(|wb| wb.lists.lock().has_dirty_io()).collect();
+    for wb in &dirty {
         wb.queue_work(WbWork { reason: WbReason::Sync, dirtied_before: start, done: Some(completion.token()) });
+    }
+    if let Some((own, others)) = dirty.split_last() {
+        others.iter().for_each(|wb| wb.wake());
+        engine.pool.run_here(own);
     }
     engine.run_by_hand();
     let hung = |waited, stuck| {

@@ -315,12 +315,11 @@ impl BdiWriteback {
         self.pool.queue(self);
     }
 
-    /// Queues work and wakes the flusher.
-    pub(crate) fn queue_work(self: &Arc<Self>, work: WbWork) {
+    /// Queues work. The caller then [wakes](Self::wake) the flusher, or runs the wb itself.
+    pub(crate) fn queue_work(&self, work: WbWork) {
         tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
             reason = %work.reason, older_ms = ms_of(work.dirtied_before), "writeback_queue");
         self.work.lock().push_back(work);
-        self.wake();
     }
 }
 

@@ -17,10 +17,11 @@ const TRANSIENT_MAX: Duration = Duration::from_millis(250);
 
 impl MountedVolume {
     /// Waits for calls whose callers were released, as long as only they keep the mount busy.
-    pub(super) fn wait_for_calls(&self, deadline: &Deadline) -> Result<(), MountedError> {
+    pub(super) fn wait_for_calls(&self, deadline: &Deadline, report: &dyn Fn()) -> Result<(), MountedError> {
         let (place, pause) = (self.place(), Completion::new());
         while self.volume.calls() > 0 && place.unmount_with(UnmountFlags::EXPIRE) != Err(Errno::BUSY) {
             let _ = place.device();
+            report();
             if deadline.has_passed() {
                 return Err(self.deadline_error());
             }

@@ -68,8 +68,8 @@ impl MountedVolume {
     /// was aborted; then the dead mount may remain. If that has happened already, calls it at once. The data may not be
     /// written back yet; [`wait_ended`](Self::wait_ended) does that and blocks.
     ///
-    /// The hook runs on a thread that serves all mounts, without any lock. It must not block, unmount or wait for
-    /// anything, but hand the event to another thread.
+    /// The hook runs on a thread that serves all mounts, or on the one that unmounts. It must not block, unmount or wait
+    /// for anything, but hand the event to another thread.
     pub fn on_unmounted(&self, hook: impl FnOnce() + Send + 'static) {
         self.session.on_ended(|_| hook());
     }

@@ -17,17 +17,23 @@ use crate::volume::lock_order::LEAF;
 /// Interval at which a flush checks whether it makes progress.
 const SLICE: Duration = Duration::from_secs(1);
 impl MountedVolume {
-    /// Flushes, beginning with stores to mappings, on a thread of its own: neither reports nor the deadline wait for a
-    /// kernel that waits for the backend. With no data to write the engine alone is asked, which keeps the deadline, and
-    /// there is nothing to report: then the caller's thread does it.
+    /// Flushes, beginning with stores to mappings.
+    ///
+    /// The caller's thread does it if no file is mapped: the engine keeps the deadline, and each change of the thread would
+    /// take time. A flush that lasts longer than [`POLL_INTERVAL`], and is to be reported, goes on on a thread of its own.
+    /// So does one with mappings: neither reports nor the deadline wait for a kernel that waits for the backend.
     pub(super) fn flush(
         &self,
         step: Step,
         deadline: &Deadline,
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
-        if self.volume.mapped_nodes().is_empty() && self.sb.status().bytes_left() == 0 {
-            return flush_unless_overtaken(&self.sb, deadline);
+        if self.volume.mapped_nodes().is_empty() {
+            let soon = self.sb.now() + POLL_INTERVAL;
+            match self.sb.flush_until(Some(deadline.until().map_or(soon, |until| until.min(soon)))) {
+                Err(UmountError::Deadline { .. }) if !deadline.has_passed() => {}
+                flushed => return Ok(flushed?),
+            }
         }
         struct Flush {
             result: Mutex<Option<Result<(), MountedError>>>,

@@ -280,7 +280,7 @@ impl MountedVolume {
                 detached => detached?,
             }
         }
-        let detached = self.wait_detached(request.force, deadline);
+        let detached = self.wait_detached(request.force, deadline, progress);
         self.note_discard(request);
         detached?;
         self.end(request, deadline, progress)
@@ -366,10 +366,14 @@ impl MountedVolume {
             self.flush(Step::FlushingTheRest, deadline, progress)?;
         }
         deadline.retry(|until| self.sb.freeze_writes(until))?;
-        self.report(Step::FlushingTheRest, progress);
-        deadline.retry(|until| self.sb.flush_until(until))?;
+        let report = || self.report(Step::FlushingTheRest, progress);
+        deadline.retry(|until| {
+            report();
+            let soon = self.sb.now() + POLL_INTERVAL;
+            self.sb.flush_until(Some(until.map_or(soon, |until| until.min(soon))))
+        })?;
         if !force {
-            self.wait_for_calls(deadline)?;
+            self.wait_for_calls(deadline, &report)?;
         }
         self.detach(force)
     }
@@ -406,7 +410,10 @@ impl MountedVolume {
         let begun = self.sb.now();
         loop {
             match place.unmount(false) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.session.end_if_closed();
+                    return Ok(());
+                }
                 Err(UnmountError::Busy(_)) => self.wait_if_transient(place, begun)?,
                 // Another unmount was faster.
                 Err(UnmountError::NotMounted(_)) if self.session.wait_ended_timeout(RELEASE_WAIT).is_some() => {
@@ -418,9 +425,10 @@ impl MountedVolume {
     }
 
     /// Step 6.
-    fn wait_detached(&self, force: bool, deadline: &Deadline) -> Result<(), MountedError> {
+    fn wait_detached(&self, force: bool, deadline: &Deadline, progress: &dyn Fn(Progress)) -> Result<(), MountedError> {
         let begun = self.sb.now();
         while self.session.wait_ended_timeout(POLL_INTERVAL / 50).is_none() {
+            self.report(Step::Ending, progress);
             let waited = self.sb.now().since(begun);
             if self.is_aborted() {
                 if deadline.has_passed() && waited >= if force { POLL_INTERVAL } else { RELEASE_WAIT } {

@@ -47,7 +47,8 @@ impl Responder {
             (Some(volume), request) => {
                 let (name, session) = volumes.find(volume)?;
                 let is_umount = matches!(request, Request::Umount { .. } | Request::Detach);
-                let answer = || session.answer(volume, request, progress);
+                let release = || volumes.release_if_ended(&name, &session);
+                let answer = || session.answer(volume, request, &release, progress);
                 if is_umount { volumes.shared.events.report_umount(name.as_str(), answer) } else { answer() }
             }
         }

@@ -40,7 +40,8 @@ pub(crate) fn run() -> Result<Trial, Failure> {
     let options = VolumeOptions { nosuid: true, nodev: true, noexec: true, ..VolumeOptions::default() };
     let front_end = FrontEnd::open(&front_end::pool(false)?, &volume, &place.0, &place.0, options, None, None)?;
     let trial = Trial { missing: front_end.missing().to_vec(), no_uring: front_end.rings().err() };
-    front_end.umount(UmountRequest { deadline: Some(DEADLINE), stall: None, force: true, discard: false })?;
+    let request = UmountRequest { deadline: Some(DEADLINE), stall: None, force: true, discard: false };
+    front_end.umount(request, &|| {})?;
     Ok(trial)
 }
 

@@ -6,6 +6,8 @@
 //! V2. Each connection has its own thread, and a time limit for its request. [`Limits`] bound the number of
 //!     connections, and users who may only query get a quarter of them. So no peer can delay the answer to another for
 //!     longer than the time limit.
+//!     The thread that accepts a connection serves it, which saves a change of the thread per request. It first makes sure
+//!     that another thread accepts.
 //! V3. Requests are bounded in length. A request that cannot be parsed is answered, and has no other effect.
 
 use std::io::{self, Write};
@@ -27,6 +29,9 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(5);
 const REPLY_WITHIN: Duration = Duration::from_secs(2);
 /// At the end of the process, a client that does not read its answer within this time does not get it.
 pub(crate) const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+
+/// The most threads that wait for a connection.
+const ACCEPTING_MAX: usize = 2;
 
 /// The users who may connect, and how many at the same time.
 #[derive(Copy, Clone, Debug)]
@@ -101,35 +106,81 @@ impl Drop for Pending<'_> {
 /// A thread cannot be started.
 pub(crate) fn start(listener: UnixListener, limits: Limits, respond: Arc<dyn Respond>) -> io::Result<Arc<Unanswered>> {
     let unanswered = Arc::new(Unanswered::default());
-    let counted = Arc::clone(&unanswered);
-    thread::Builder::new().name("sw-control".into()).spawn(move || accept(&listener, limits, &respond, &counted))?;
+    let server = Server {
+        listener,
+        limits,
+        all: Slots::new(limits.connections_max),
+        queries: Slots::new(limits.connections_max / 4),
+        respond,
+        unanswered: Arc::clone(&unanswered),
+        accepting: AtomicUsize::new(0),
+    };
+    Arc::new(server).start_thread()?;
     Ok(unanswered)
 }
 
-fn accept(listener: &UnixListener, limits: Limits, respond: &Arc<dyn Respond>, unanswered: &Arc<Unanswered>) {
-    let (all, queries) = (Slots::new(limits.connections_max), Slots::new(limits.connections_max / 4));
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            // Most likely out of descriptors; the peer waits in the queue.
-            thread::sleep(Duration::from_millis(100));
-            continue;
-        };
-        let slots = match access(&stream, limits) {
-            None => continue,
-            Some(Access::All) => all.take().map(|slot| (Access::All, vec![slot])),
-            Some(Access::Query) => queries.take().zip(all.take()).map(|(one, other)| (Access::Query, vec![one, other])),
-        };
-        let Some((access, slots)) = slots else {
-            let failure = Failure::busy("too many connections").advise("try again in a few seconds");
-            reply(&stream, Reply::Failed(failure));
-            continue;
-        };
-        let (respond, unanswered) = (Arc::clone(respond), Arc::clone(unanswered));
-        // Without a thread the peer is dropped, and its slots with the closure.
-        let _ = thread::Builder::new().name("sw-control-one".into()).spawn(move || {
-            let _slots = slots;
-            serve(stream, access, &*respond, &unanswered);
-        });
+struct Server {
+    listener: UnixListener,
+    limits: Limits,
+    all: Slots,
+    queries: Slots,
+    respond: Arc<dyn Respond>,
+    unanswered: Arc<Unanswered>,
+    /// Threads that accept.
+    accepting: AtomicUsize,
+}
+
+impl Server {
+    /// Starts a thread that accepts.
+    fn start_thread(self: &Arc<Self>) -> io::Result<()> {
+        self.accepting.fetch_add(1, Ordering::AcqRel);
+        let server = Arc::clone(self);
+        thread::Builder::new().name("sw-control".into()).spawn(move || server.run()).map(drop).inspect_err(|_| {
+            self.accepting.fetch_sub(1, Ordering::AcqRel);
+        })
+    }
+
+    /// Accepts and serves connections, until enough other threads accept.
+    fn run(self: Arc<Self>) {
+        loop {
+            let (stream, access, _slots) = self.accept();
+            let is_last = self.accepting.fetch_sub(1, Ordering::AcqRel) == 1;
+            if is_last && self.start_thread().is_err() {
+                // The peer is dropped: another one must not wait for it.
+                self.accepting.fetch_add(1, Ordering::AcqRel);
+                continue;
+            }
+            serve(stream, access, &*self.respond, &self.unanswered);
+            let join = |accepting| (accepting < ACCEPTING_MAX).then_some(accepting + 1);
+            if self.accepting.fetch_update(Ordering::AcqRel, Ordering::Relaxed, join).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The next connection that is to be served.
+    fn accept(&self) -> (UnixStream, Access, Vec<Slot>) {
+        loop {
+            let Ok((stream, _)) = self.listener.accept() else {
+                // Most likely out of descriptors; the peer waits in the queue.
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            };
+            let slots = match access(&stream, self.limits) {
+                None => continue,
+                Some(Access::All) => self.all.take().map(|slot| (Access::All, vec![slot])),
+                Some(Access::Query) => {
+                    self.queries.take().zip(self.all.take()).map(|(one, other)| (Access::Query, vec![one, other]))
+                }
+            };
+            match slots {
+                Some((access, slots)) => return (stream, access, slots),
+                None => {
+                    let failure = Failure::busy("too many connections").advise("try again in a few seconds");
+                    reply(&stream, Reply::Failed(failure));
+                }
+            }
+        }
     }
 }
 

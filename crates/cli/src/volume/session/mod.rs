@@ -74,7 +74,7 @@ struct State {
     has_discarded: bool,
     /// It was mounted, and everything is written back.
     is_over: bool,
-    /// S2: how the release ended.
+    /// S2: the outcome of the release.
     released: Option<Result<(), Failure>>,
     /// S3.
     is_left: bool,
@@ -376,7 +376,8 @@ impl Session {
         })
     }
 
-    /// Answers a request about the volume.
+    /// Answers a request about the volume. `release` is called when an unmount for this request has succeeded: if
+    /// everything is written back, it may release the volume, which another thread does otherwise.
     ///
     /// # Errors
     /// The cause of the failure; or the request is not about a volume.
@@ -387,6 +388,7 @@ impl Session {
         &self,
         volume: &VolumeRef,
         request: Request,
+        release: &dyn Fn(),
         progress: &dyn Fn(Reply) -> bool,
     ) -> Result<Reply, Failure> {
         let mut tick = |bytes_left, written_bytes| {
@@ -408,7 +410,7 @@ impl Session {
             Request::Umount { deadline_ms, force, discard, park } => {
                 let within = Duration::from_millis(deadline_ms);
                 let request = UmountRequest { deadline: Some(within), stall: None, force, discard };
-                self.umount_at(volume, request, park, &mut tick)?;
+                self.umount_at(volume, request, park, release, &mut tick)?;
                 Ok(Reply::Done)
             }
             Request::Restart { next } => self.restart(volume.peer, next, &mut tick).map(|()| Reply::Done),
@@ -441,6 +443,7 @@ impl Respond for Session {
         if !volume.is_empty() {
             return Reply::Failed(Failure::usage("this is a mount process, which has no named volumes"));
         }
-        self.answer(volume, request, progress).unwrap_or_else(Reply::Failed)
+        // The main thread releases it.
+        self.answer(volume, request, &|| {}, progress).unwrap_or_else(Reply::Failed)
     }
 }

@@ -141,6 +141,7 @@ impl Session {
         volume: &VolumeRef,
         request: UmountRequest,
         park: bool,
+        release: &dyn Fn(),
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
         if let Some((front_end, _)) = self.served()
@@ -159,7 +160,7 @@ impl Session {
             }
             self.record_places(&front_end);
         }
-        self.umount_for_client(request, park, tick)
+        self.umount_for_client(request, park, release, tick)
     }
 
     /// Detaches the volume from the mount point that `volume` names, or from all of them.

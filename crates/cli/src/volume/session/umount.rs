@@ -1,5 +1,6 @@
 //! Unmounts: for a client with a deadline, or for the end of the process.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use slackwater_fuse::Printable as _;
@@ -8,7 +9,7 @@ use crate::control::server::LAST_ANSWERS_WITHIN;
 use crate::exit::{Failure, Reason};
 use crate::volume::front_end::UmountRequest;
 use crate::volume::rescued;
-use crate::volume::session::Session;
+use crate::volume::session::{Session, TICK};
 
 /// How long a volume that has to end waits for a source that accepts nothing. The timeout of a service manager is
 /// longer.
@@ -27,8 +28,8 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 impl Session {
-    /// Unmounts for a client: returns when everything is released (S2). With `park`, the volume ends at the deadline, and
-    /// the arena keeps what is unwritten then.
+    /// Unmounts for a client: returns when everything is released (S2), by `release` or by another thread. With `park`, the
+    /// volume ends at the deadline, and the arena keeps what is unwritten then.
     ///
     /// # Blocking
     /// At most until its deadline.
@@ -36,18 +37,24 @@ impl Session {
         &self,
         request: UmountRequest,
         park: bool,
+        release: &dyn Fn(),
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
-        match self.umount_and_release(request, tick) {
+        match self.umount_and_release(request, release, tick) {
             Err(failure) if park && failure.reason == Reason::Deadline => {
                 let request = UmountRequest { deadline: Some(Duration::ZERO), force: true, ..request };
-                self.umount_and_release(request, tick)
+                self.umount_and_release(request, release, tick)
             }
             outcome => outcome,
         }
     }
 
-    fn umount_and_release(&self, request: UmountRequest, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
+    fn umount_and_release(
+        &self,
+        request: UmountRequest,
+        release: &dyn Fn(),
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Failure> {
         let within = request.deadline.unwrap_or(Duration::MAX);
         // A fenced volume accepts nothing any more.
         let within = if self.is_fenced() && !request.discard { within.min(STEPS_WITHIN) } else { within };
@@ -60,6 +67,7 @@ impl Session {
             .map_err(|failure| self.with_location(failure))?;
         // The thread that releases everything waits until no reference to the volume is left.
         let mut rescued = volume.map_or_else(Vec::new, |volume| volume.rescued());
+        release();
         let deadline = deadline.max(Instant::now() + LAST_ANSWERS_WITHIN);
         self.wait_released(deadline, request.discard, tick)?;
         rescued::after_unmount(&rescued.split_off(known.min(rescued.len())), self.entry.source.name())
@@ -119,8 +127,9 @@ impl Session {
         }
         let least = if self.figures().0 == 0 { STEPS_WITHIN } else { Duration::ZERO };
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).max(least));
-        let unmount = || self.tally.unmounts.time(|| front_end.umount(UmountRequest { deadline: left, ..request }));
-        match self.watch(unmount, tick) {
+        let progress = self.reported(tick);
+        let request = UmountRequest { deadline: left, ..request };
+        match self.tally.unmounts.time(|| front_end.umount(request, &progress)) {
             Err(failure) if failure.reason == Reason::Left => Err(self.leave(failure)),
             // After an umount(2) by another program meanwhile.
             Err(failure) if front_end.is_unmounted() && request.stall.is_some() => Err(self.leave(failure)),
@@ -129,6 +138,19 @@ impl Session {
             outcome => {
                 self.state().has_discarded &= outcome.is_ok();
                 outcome
+            }
+        }
+    }
+
+    /// Calls `tick` with bytes left and written, at most once per [`TICK`].
+    fn reported(&self, tick: &mut dyn FnMut(u64, u64)) -> impl Fn() {
+        let state = RefCell::new((Instant::now(), tick));
+        move || {
+            let (last, tick) = &mut *state.borrow_mut();
+            if last.elapsed() >= TICK {
+                let (left, written) = self.figures();
+                tick(left, written);
+                *last = Instant::now();
             }
         }
     }

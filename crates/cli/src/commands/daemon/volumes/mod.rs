@@ -3,7 +3,8 @@
 //! # Life of a volume
 //! *Reserved*: its name, source and mount point are taken. *Mounted*: programs can use it. The thread `sw-ends` is
 //! notified when it ends, whatever ended it, and starts a thread that waits until everything is written back, so that a
-//! volume whose source hangs delays no other. Then the name is free.
+//! volume whose source hangs delays no other. Then it is released, and the name is free. A thread that unmounts it for a
+//! client releases it first, if everything is written back: then the answer need not wait for another thread.
 //!
 //! # Invariants
 //! D1. A name stays taken from its reservation until nothing of the volume is left: its registry entry, its lock on the
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ use crate::pods;
 use crate::registry::{Entry, Registry};
 use crate::source::opened::Opened;
 use crate::source::ownership::{self, Ownership};
-use crate::volume::front_end::Tenancy;
+use crate::volume::front_end::{FrontEnd, Tenancy, UmountRequest};
 use crate::volume::name::VolumeName;
 use crate::volume::session::{Session, Tally};
 use crate::volume::settings;
@@ -73,7 +74,7 @@ pub(crate) struct Volumes {
     pub(super) shared: Shared,
     state: Mutex<State>,
     changed: Condvar,
-    ends: Sender<VolumeName>,
+    ends: Sender<(VolumeName, Weak<Session>)>,
 }
 
 #[derive(Default)]
@@ -93,7 +94,7 @@ enum Slot {
 /// A volume that programs can use.
 struct Volume {
     session: Arc<Session>,
-    /// Present until it is released at the end.
+    /// Present until a thread takes it, which then releases the volume.
     held: Option<Held>,
 }
 
@@ -310,53 +311,73 @@ impl Volumes {
         has_ended(&state)
     }
 
-    fn release_ended(self: &Arc<Self>, ended: &Receiver<VolumeName>) {
-        for name in ended {
+    fn release_ended(self: &Arc<Self>, ended: &Receiver<(VolumeName, Weak<Session>)>) {
+        for (name, session) in ended {
+            let Some(session) = session.upgrade().filter(|session| session.served().is_some()) else { continue };
             let volumes = Arc::clone(self);
             let release = {
-                let name = name.clone();
-                move || volumes.release(&name)
+                let (name, session) = (name.clone(), Arc::clone(&session));
+                move || volumes.release(&name, &session)
             };
             if let Err(error) = thread::Builder::new().name("sw-end".into()).spawn(release) {
                 tracing::warn!(%error, "cannot start a thread: other volumes that end wait for this one");
-                self.release(&name);
+                self.release(&name, &session);
             }
         }
     }
 
     /// Waits until a volume that no program can reach is written back, and releases it (D1).
-    fn release(&self, name: &VolumeName) {
-        let Ok((_, session)) = self.find(&VolumeRef::named(Some(name.as_str()))) else { return };
-        let Some((front_end, _)) = session.served() else { return };
-        if self.state().is_handing_over {
-            return; // the volume goes on in another process
-        }
+    fn release(&self, name: &VolumeName, session: &Session) {
+        let Some(front_end) = self.front_end_to_release(session) else { return };
         front_end.wait_ended();
-        let left = session.bytes_left_at_end();
         drop(front_end);
+        self.release_ended_volume(name, session);
+    }
+
+    /// Releases a volume if no program can reach it and everything is written back.
+    ///
+    /// # Blocking
+    /// Never for data.
+    pub(super) fn release_if_ended(&self, name: &VolumeName, session: &Session) {
+        let now = UmountRequest { deadline: Some(Duration::ZERO), ..UmountRequest::default() };
+        let front_end = self.front_end_to_release(session);
+        if front_end.is_some_and(|front_end| front_end.wait_ended_within(now).is_ok()) {
+            self.release_ended_volume(name, session);
+        }
+    }
+
+    /// The front end of a volume that is not released, unless the volume goes on in another process.
+    fn front_end_to_release(&self, session: &Session) -> Option<Arc<FrontEnd>> {
+        let (front_end, _) = session.served()?;
+        (!self.state().is_handing_over).then_some(front_end)
+    }
+
+    /// Releases an ended volume, unless another thread does.
+    fn release_ended_volume(&self, name: &VolumeName, session: &Session) {
+        let held = {
+            let mut state = self.state();
+            let slot = state.by_name.get_mut(name);
+            slot.and_then(|slot| slot.take_held(session))
+        };
+        let Some(Held { source, ownership }) = held else { return };
+        let left = session.bytes_left_at_end();
         session.drop_references();
         let text = match left {
             0 => String::new(),
             left => format!("{} unwritten, kept in {}", size::text(left), self.shared.arena.printable()),
         };
         self.forget(name);
-        let held = self.state().by_name.get_mut(name).and_then(Slot::take_held);
-        let mut closed = Ok(());
-        if let Some(Held { source, ownership }) = held {
-            // With data left, it keeps the claim: another writer would make the data older than the volume.
-            if left == 0 {
-                closed = source.close(session.has_discarded());
-            }
-            if let Err(failure) = &closed {
-                tracing::error!(volume = name.as_str(), %failure, "the volume is not closed");
-            }
-            if let Some(kept) = session.kept() {
-                kept.ended();
-            }
-            match left == 0 && closed.is_ok() {
-                true => drop(ownership),
-                false => ownership.registered.leave(),
-            }
+        // With data left, it keeps the claim: another writer would make the data older than the volume.
+        let closed = if left == 0 { source.close(session.has_discarded()) } else { Ok(()) };
+        if let Err(failure) = &closed {
+            tracing::error!(volume = name.as_str(), %failure, "the volume is not closed");
+        }
+        if let Some(kept) = session.kept() {
+            kept.ended();
+        }
+        match left == 0 && closed.is_ok() {
+            true => drop(ownership),
+            false => ownership.registered.leave(),
         }
         self.state().by_name.remove(name);
         self.changed.notify_all();
@@ -373,10 +394,11 @@ impl Slot {
         }
     }
 
-    fn take_held(&mut self) -> Option<Held> {
+    /// The possessions of the volume of `session`, once.
+    fn take_held(&mut self, session: &Session) -> Option<Held> {
         match self {
-            Self::Reserved(_) => None,
-            Self::Mounted(volume) => volume.held.take(),
+            Self::Mounted(volume) if std::ptr::eq(&raw const *volume.session, session) => volume.held.take(),
+            Self::Reserved(_) | Self::Mounted(_) => None,
         }
     }
 }

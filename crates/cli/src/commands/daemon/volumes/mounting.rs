@@ -122,7 +122,7 @@ impl Volumes {
         held: Held,
     ) -> bool {
         session.set_mounted(&self.shared.engine, front_end, &held.source);
-        let (ends, ended) = (self.ends.clone(), reservation.name.clone());
+        let (ends, ended) = (self.ends.clone(), (reservation.name.clone(), Arc::downgrade(session)));
         let is_ending = reservation.fill(Volume { session: Arc::clone(session), held: Some(held) });
         // The receiving thread lives as long as the process.
         front_end.on_unmounted(move || drop(ends.send(ended)));
