@@ -26,6 +26,17 @@ const SMB2: u64 = 0xfe53_4d42;
 /// has the lowest limit.
 const OTHERS_MAX: u64 = 1 << 41;
 
+/// How the changes on a file system become durable.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Syncs {
+    /// By `fsync` of each changed file and directory only: the file system passes on no `syncfs`.
+    Node,
+    /// Both by `fsync` of each changed file and directory, and by `syncfs`.
+    NodeOrAll,
+    /// By `syncfs`. `fsync` of each changed file and directory may not be enough, for example without a journal.
+    All,
+}
+
 /// The kind of a file system.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct FileSystem {
@@ -41,9 +52,13 @@ impl FileSystem {
         Ok(Self { magic: stat.f_type as u64 & u64::from(u32::MAX), block_bytes: stat.f_bsize as u64 })
     }
 
-    /// Whether `syncfs` makes everything durable. FUSE, 9p and SMB pass on a sync of a single file only.
-    pub(super) fn has_syncfs(self) -> bool {
-        !matches!(self.magic, FUSE | V9FS | SMB | CIFS | SMB2)
+    /// How changes become durable.
+    pub(super) fn syncs(self) -> Syncs {
+        match self.magic {
+            FUSE | V9FS | SMB | CIFS | SMB2 => Syncs::Node,
+            EXT4 | XFS | BTRFS | ZFS | BCACHEFS => Syncs::NodeOrAll,
+            _ => Syncs::All,
+        }
     }
 
     /// Whether `close` may wait for a server.
@@ -100,12 +115,15 @@ mod tests {
     #[test]
     fn a_server_is_distinguished_from_a_disk() {
         let local = with_blocks_of(4096, EXT4);
-        assert!(local.has_syncfs() && !local.close_may_wait() && local.has_lasting_handles());
+        assert_eq!(local.syncs(), Syncs::NodeOrAll);
+        assert!(!local.close_may_wait() && local.has_lasting_handles());
         let nfs = with_blocks_of(1 << 20, NFS);
-        assert!(nfs.has_syncfs() && nfs.close_may_wait() && nfs.has_lasting_handles());
+        assert_eq!(nfs.syncs(), Syncs::All);
+        assert!(nfs.close_may_wait() && nfs.has_lasting_handles());
         for magic in [FUSE, V9FS, SMB, CIFS, SMB2] {
             let remote = with_blocks_of(4096, magic);
-            assert!(!remote.has_syncfs() && remote.close_may_wait(), "{magic:#x}");
+            assert_eq!(remote.syncs(), Syncs::Node, "{magic:#x}");
+            assert!(remote.close_may_wait(), "{magic:#x}");
             assert_eq!(remote.has_lasting_handles(), magic != FUSE);
         }
     }
@@ -128,6 +146,7 @@ mod tests {
 
     #[test]
     fn an_unknown_file_system_gets_cautious_limits() {
+        assert_eq!(with_blocks_of(4096, MSDOS).syncs(), Syncs::All);
         assert_eq!(with_blocks_of(1 << 20, NFS).max_file_bytes(), 2 << 40);
         assert_eq!(with_blocks_of(4096, MSDOS).max_file_bytes(), (4 << 30) - 1);
     }

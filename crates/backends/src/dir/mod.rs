@@ -12,7 +12,7 @@
 //!     reports an asynchronous write error to descriptors that were open at the time. So B4 of the contract requires
 //!     that the caller keeps the node open from the first write to the sync; the engine does.
 //! R3. A file is never longer than the writes to it: unaligned ends are not written with direct I/O.
-//! R4. Where `syncfs` does not reach the data, a sync of the volume syncs every changed file (`unsynced`).
+//! R4. A sync of the volume syncs every changed node, or the whole file system (`unsynced`).
 //! R5. Dropping a node does not wait for a server: where a close may wait, a thread does it (`closer`).
 //! R6. The new bytes of a file that was emptied ([`WriteUnit::refills`]) are sent to the disk as soon as they are
 //!     written, as at a close on ext4 (`auto_da_alloc`). The truncation is in the file system's journal. Bytes that
@@ -89,7 +89,8 @@ const THREADS_RESERVED: usize = 2;
 /// the kernel's page cache where the file system allows it.
 ///
 /// The kernel reports a later write error to descriptors that were open at the time: keep a node open from the first
-/// write to its sync. A sync of the volume covers every write error of the file system since the volume was opened.
+/// write to its sync. A sync of the volume covers every write error of the nodes that were changed through it. It does not
+/// wait for data of other programs, unless many nodes have changed since the last one.
 ///
 /// Dropping it answers queued calls as abandoned and lets running ones finish; the last of them closes the root.
 pub struct DirBackend {
@@ -115,6 +116,13 @@ impl DirBackend {
         Self::open_with(path.as_ref(), Reopening::ByDescriptor)
     }
 
+    /// Declares that all changes of earlier processes are durable, since the last one has ended in order. Otherwise the first
+    /// sync of the volume syncs the whole file system, with the data of other programs. To be called before the first
+    /// change.
+    pub fn assume_synced(&self) {
+        self.volume.unsynced.assume_synced();
+    }
+
     /// Whether a node can be reopened only after this process has found it by name. Otherwise its handle works in any
     /// process.
     pub fn keeps_nodes_open(&self) -> bool {
@@ -133,7 +141,7 @@ impl DirBackend {
         self.volume.adopt(descriptor)
     }
 
-    /// How many reads and writes used each I/O path so far.
+    /// How many reads and writes used each I/O path so far, and how many syncs there were of the whole file system.
     pub fn stats(&self) -> DirStats {
         self.volume.stats()
     }

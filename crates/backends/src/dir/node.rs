@@ -71,6 +71,14 @@ impl DirNode {
         }
     }
 
+    /// As [`reader`](Self::reader), and never changes the mode for it.
+    pub(super) fn permitted_reader(&self, fds: &ProcFds) -> io::Result<&NodeFd> {
+        match self.known_writer() {
+            Some(writer) => Ok(writer),
+            None => open_once(&self.reader, || fds.reopen(self.file()?, OFlags::RDONLY)),
+        }
+    }
+
     /// A descriptor for writing. A refusal is not remembered: it may pass, and the engine tries again.
     pub(super) fn writer(&self, fds: &ProcFds) -> io::Result<&NodeFd> {
         let writer = open_once(&self.writer, || self.reopen(fds, OFlags::RDWR).map(Some))?;

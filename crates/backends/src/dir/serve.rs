@@ -21,7 +21,11 @@ impl Volume {
                 done.complete(self.changed(&[&node], self.setattr(&node, change)));
             }
             Call::Make { dir, name, what, mode, creator, done } => {
-                done.complete(self.changed(&[&dir], self.make(&dir, &name, &what, mode, creator)));
+                let made = self.make(&dir, &name, &what, mode, creator).and_then(|found| {
+                    let node = found.node.clone();
+                    self.changed(&[&node, &dir], Ok(found))
+                });
+                done.complete(made);
             }
             Call::Link { node, dir, name, done } => {
                 done.complete(self.changed(&[&node, &dir], self.link(&node, &dir, &name)));

@@ -31,7 +31,7 @@ const SLICES_MAX: usize = 1024;
 /// `RWF_DONTCACHE` (Linux 6.14).
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// The number of system calls that moved data, by I/O path.
+/// The number of system calls that moved data, by I/O path, and of those that made it durable beyond single files.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct DirStats {
@@ -47,6 +47,8 @@ pub struct DirStats {
     pub plain_reads: u64,
     /// Flushes of the device's cache after a write.
     pub flushes: u64,
+    /// Syncs of the whole file system, with the data of other programs.
+    pub syncs_of_all: u64,
 }
 
 /// The I/O paths: which were refused, and how often each was used.
@@ -60,6 +62,7 @@ pub(super) struct IoPaths {
     direct_reads: AtomicU64,
     plain_reads: AtomicU64,
     flushes: AtomicU64,
+    syncs_of_all: AtomicU64,
 }
 
 /// An I/O path for writes. Only the first two can be refused.
@@ -178,7 +181,7 @@ impl Volume {
         }
     }
 
-    /// Makes a file or directory durable. Other nodes cannot be synced this way.
+    /// Makes a file or directory durable. Does nothing for other nodes, which cannot be synced this way.
     fn sync_node(&self, node: &Node, scope: SyncScope) -> Answer<()> {
         let node = self.node(node)?;
         let sync = |fd: &NodeFd| match scope {
@@ -197,35 +200,48 @@ impl Volume {
 
     /// Registers a node changed by a call with this `answer` for the next sync of the volume (R4).
     pub(super) fn changed<T>(&self, nodes: &[&Node], answer: Answer<T>) -> Answer<T> {
-        if let (Some(unsynced), Ok(_)) = (&self.unsynced, &answer) {
-            for node in nodes.iter().filter(|node| !unsynced.note(node, descriptors::supply())) {
+        if answer.is_ok() {
+            for node in nodes.iter().filter(|node| !self.unsynced.note(node, descriptors::supply())) {
                 self.sync_node(node, SyncScope::All)?;
             }
         }
         answer
     }
 
-    /// Syncs a node that has changed, for a sync of the volume. Nothing more can be done for a node whose attributes
-    /// only have changed and that may not be opened, or for a directory that cannot be synced or was removed.
-    fn sync_changed(&self, node: &Node) -> Answer<()> {
-        match (self.node(node)?.has_writer(), self.sync_node(node, SyncScope::All)) {
-            (false, Err(error))
-                if matches!(error.kind(), ErrorKind::Permission | ErrorKind::NotFound | ErrorKind::Invalid) =>
+    /// Syncs a node that has changed, for a sync of the volume. Returns whether it can be synced alone. A link or a special
+    /// file cannot; nor can a node whose attributes only have changed and that may not be opened, or a directory that was
+    /// removed.
+    fn sync_changed(&self, node: &Node) -> Answer<bool> {
+        let changed = self.node(node)?;
+        let synced = match changed.kind {
+            NodeKind::Symlink | NodeKind::Special => return Ok(false),
+            NodeKind::Directory => self.sync_node(node, SyncScope::All),
+            NodeKind::File => match changed.permitted_reader(&self.fds) {
+                Ok(fd) => fsync(fd).map_err(failed("fsync")),
+                Err(errno) => Err(failed("open for syncing")(errno)),
+            },
+        };
+        match synced {
+            Err(error)
+                if !changed.has_writer()
+                    && matches!(error.kind(), ErrorKind::Permission | ErrorKind::NotFound | ErrorKind::Invalid) =>
             {
-                Ok(())
+                Ok(false)
             }
-            (_, synced) => synced,
+            synced => synced.map(|()| true),
         }
     }
 
-    /// Makes the whole file system durable, including data of other programs. Any write error on it since the last call
-    /// fails this one, since it may have been one of ours.
+    /// Makes everything durable that was changed through this volume. That may need a sync of the whole file system, with
+    /// the data of other programs. Then any write error on it since the last such sync fails this one, since it may have
+    /// been one of ours.
     pub(super) fn sync_volume(&self) -> Answer<()> {
-        let changed =
-            self.unsynced.as_ref().map_or(Ok(()), |unsynced| unsynced.sync_all(|node| self.sync_changed(node)));
-        // In any case: an error is reported once, to the next caller.
-        let file_system = syncfs(&self.root).map_err(failed("syncfs"));
-        changed.and(file_system)
+        self.unsynced.sync(|node| self.sync_changed(node), || self.sync_file_system())
+    }
+
+    fn sync_file_system(&self) -> Answer<()> {
+        self.io_paths.syncs_of_all.fetch_add(1, Ordering::Relaxed);
+        syncfs(&self.root).map_err(failed("syncfs"))
     }
 
     pub(super) fn stats(&self) -> DirStats {
@@ -237,6 +253,7 @@ impl Volume {
             direct_reads: count(&self.io_paths.direct_reads),
             plain_reads: count(&self.io_paths.plain_reads),
             flushes: count(&self.io_paths.flushes),
+            syncs_of_all: count(&self.io_paths.syncs_of_all),
         }
     }
 }
@@ -291,6 +308,7 @@ mod tests {
     use slackwater_arena::{Arena, ArenaConfig, Gather, Pool};
 
     use super::*;
+    use crate::dir::file_system::Syncs;
     use crate::dir::handles::Reopening;
     use crate::dir::unsynced::Unsynced;
 
@@ -359,28 +377,36 @@ mod tests {
         std::fs::remove_dir_all(&path).expect("ours to remove");
     }
 
+    /// The nodes that the next sync would sync one by one.
+    fn noted(volume: &Volume) -> Vec<slackwater::NodeId> {
+        let seen = std::cell::RefCell::new(Vec::new());
+        let note = |node: &Node| {
+            seen.borrow_mut().push(node.id());
+            Ok(true)
+        };
+        volume.unsynced.sync(note, || Ok(())).expect("nothing fails");
+        seen.into_inner()
+    }
+
+    /// Makes `name` in `dir` by a call.
+    fn make(volume: &Volume, dir: &Node, name: &str, what: NewNode) -> Node {
+        let made = std::sync::mpsc::channel();
+        let done = Done::new(move |found| drop(made.0.send(found)));
+        let (dir, name) = (dir.clone(), name.into());
+        volume.serve(Call::Make { dir, name, what, mode: 0o644, creator: None, done });
+        made.1.recv().expect("answered").expect("the name is free").node
+    }
+
     /// R4, on a file system declared as one where `syncfs` reaches nothing.
     #[test]
     fn a_sync_of_the_volume_syncs_each_changed_node() {
         let (path, mut volume) = volume("unsynced");
-        assert!(volume.unsynced.is_none(), "a local file system");
-        volume.unsynced = Some(Unsynced::new());
-        let noted = |volume: &Volume| {
-            let seen = std::cell::RefCell::new(Vec::new());
-            let note = |node: &Node| {
-                seen.borrow_mut().push(node.id());
-                Ok(())
-            };
-            volume.unsynced.as_ref().expect("just set").sync_all(note).expect("nothing fails");
-            seen.into_inner()
-        };
+        volume.unsynced = Unsynced::new(Syncs::Node);
         let root = volume.open_root().expect("a volume has a root").node;
-        let made = std::sync::mpsc::channel();
-        let done = Done::new(move |found| drop(made.0.send(found)));
-        let (dir, name) = (root.clone(), "file".into());
-        volume.serve(Call::Make { dir, name, what: NewNode::File, mode: 0o644, creator: None, done });
-        let file = made.1.recv().expect("answered").expect("the name is free").node;
-        assert_eq!(noted(&volume), [root.id()]);
+        let file = make(&volume, &root, "file", NewNode::File);
+        let mut both = noted(&volume);
+        both.sort_unstable_by_key(|id| *id != file.id());
+        assert_eq!(both, [file.id(), root.id()]);
         let arena = Arena::create(&ArenaConfig::memfd(1 << 20)).expect("memory for an arena");
         let mut gather = Gather::new(Arc::clone(&arena), 1);
         assert!(gather.push(arena.alloc(Pool::Normal).expect("all are free")));
@@ -390,6 +416,28 @@ mod tests {
         volume.serve(Call::Setattr { node: file.clone(), change, done: Done::new(|_| ()) });
         volume.sync_volume().expect("local files can be synced");
         assert_eq!(noted(&volume), []);
+        std::fs::remove_dir_all(&path).expect("ours to remove");
+    }
+
+    /// R4: the data of other programs is not waited for, once the changes of earlier processes are durable.
+    #[test]
+    fn a_few_changes_need_no_sync_of_the_file_system() {
+        let (path, mut volume) = volume("few-changes");
+        volume.unsynced = Unsynced::new(Syncs::NodeOrAll);
+        let root = volume.open_root().expect("a volume has a root").node;
+        let syncs_of_all = |volume: &Volume| {
+            let before = volume.stats().syncs_of_all;
+            volume.sync_volume().expect("local files can be synced");
+            volume.stats().syncs_of_all - before
+        };
+        assert_eq!(syncs_of_all(&volume), 1, "for changes of an earlier process");
+        make(&volume, &root, "file", NewNode::File);
+        assert_eq!(syncs_of_all(&volume), 0);
+        make(&volume, &root, "link", NewNode::Symlink("file".into()));
+        assert_eq!(syncs_of_all(&volume), 1, "a link cannot be synced alone");
+        assert_eq!(syncs_of_all(&volume), 0);
+        (0..20).for_each(|number| drop(make(&volume, &root, &format!("file {number}"), NewNode::File)));
+        assert_eq!(syncs_of_all(&volume), 1, "many changes");
         std::fs::remove_dir_all(&path).expect("ours to remove");
     }
 

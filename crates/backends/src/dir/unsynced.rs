@@ -1,17 +1,21 @@
-//! The nodes that have changed since the volume was last synced, on file systems where `syncfs` does not cover them.
+//! The nodes that have changed since the volume was last synced.
 //!
-//! `syncfs` asks a file system to make everything durable. FUSE, 9p and SMB keep their data on a server, and pass on a
-//! sync of a single file only. There, every file that was written or changed since the last sync is remembered, and
-//! every directory whose names have changed, and a sync of the volume syncs each of them.
+//! A sync of the volume syncs each of them. FUSE, 9p and SMB keep their data on a server, and pass on a sync of a single
+//! file only. A local file system has `syncfs`, but that also waits for everything that other programs have written
+//! through the kernel's page cache: for seconds, beside one that writes all the time. It is used there if more than
+//! [`FEW`] nodes have changed, since it takes less time than as many syncs, and for nodes that cannot be synced alone.
 //!
 //! # Invariants
-//! U1. A node is listed from before its change is answered until a sync of it that began later has succeeded.
+//! U1. A node is listed from before its change is answered until a sync of it that began later has succeeded. Where
+//!     `syncfs` covers everything, `is_partial` may stand for any number of nodes.
 //! U2. One sync of the volume runs at a time; otherwise the second would answer while the first still holds its nodes.
-//! U3. At most [`NODES_MAX`] nodes are kept, with their descriptors, and no further ones while descriptors are short: a
-//!     change beyond that is synced at once.
+//! U3. Where `syncfs` covers nothing, at most [`NODES_MAX`] nodes are kept, with their descriptors, and no further ones
+//!     while descriptors are short: a change beyond that is synced at once.
+//! U4. Changes that an earlier process has made may not be durable. Unless the caller knows that they are, the first sync
+//!     of the volume calls `syncfs`.
 //!
 //! # Lock order
-//! `syncing`, then `nodes`; `nodes` is not held across a system call.
+//! `syncing`, then `state`; `state` is not held across a system call.
 
 use std::collections::HashMap;
 
@@ -19,7 +23,11 @@ use slackwater::backend::{Node, NodeSupply};
 use slackwater::{BackendError, NodeId};
 use slackwater_sync::lock::{Mutex, Rank};
 
-/// Nodes that are kept open for the next sync.
+use super::file_system::Syncs;
+
+/// Nodes that are synced one by one where `syncfs` is possible. Each takes about as long as a flush of the device.
+const FEW: usize = 16;
+/// Nodes that are kept open for the next sync where it is not.
 const NODES_MAX: usize = 4096;
 
 /// Held while files are synced: below every lock of the engine and of the backends.
@@ -27,39 +35,89 @@ const SYNCING: Rank = Rank::new(5, "volume sync");
 
 /// See the [module documentation](self).
 pub(super) struct Unsynced {
+    syncs: Syncs,
     syncing: Mutex<()>,
-    nodes: Mutex<HashMap<NodeId, Node>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    nodes: HashMap<NodeId, Node>,
+    /// More has changed than is listed.
+    is_partial: bool,
 }
 
 impl Unsynced {
-    pub(super) fn new() -> Self {
-        Self { syncing: Mutex::new(SYNCING, ()), nodes: Mutex::new(crate::BACKEND, HashMap::new()) }
+    pub(super) fn new(syncs: Syncs) -> Self {
+        // U4.
+        let state = State { nodes: HashMap::new(), is_partial: syncs != Syncs::Node };
+        Self { syncs, syncing: Mutex::new(SYNCING, ()), state: Mutex::new(crate::BACKEND, state) }
+    }
+
+    /// Earlier changes are durable (U4). Called before the first change.
+    pub(super) fn assume_synced(&self) {
+        self.state.lock().is_partial = false;
     }
 
     /// Remembers that `node` has changed (U1). False if the list is full: the caller syncs it (U3).
     pub(super) fn note(&self, node: &Node, supply: NodeSupply) -> bool {
-        let mut nodes = self.nodes.lock();
-        let may_keep = (nodes.len() < NODES_MAX && supply == NodeSupply::Enough) || nodes.contains_key(&node.id());
-        if may_keep {
-            nodes.entry(node.id()).or_insert_with(|| node.clone());
+        let mut state = self.state.lock();
+        if state.is_partial || state.nodes.contains_key(&node.id()) {
+            return true;
         }
-        may_keep
+        let nodes_max = match self.syncs {
+            Syncs::Node => NODES_MAX,
+            Syncs::NodeOrAll => FEW,
+            Syncs::All => 0,
+        };
+        if state.nodes.len() < nodes_max && supply == NodeSupply::Enough {
+            state.nodes.insert(node.id(), node.clone());
+            return true;
+        }
+        if self.syncs == Syncs::Node {
+            return false;
+        }
+        state.is_partial = true;
+        let listed = std::mem::take(&mut state.nodes);
+        drop(state);
+        drop(listed); // closes descriptors
+        true
     }
 
-    /// Calls `sync` for every node that has changed. Nodes whose sync fails are kept for the next time.
+    /// Makes durable everything that has changed: calls `sync` for every node that is listed. It returns whether the node
+    /// could be synced alone. Calls `sync_all` where that is not enough, and also where it covers nothing, since it then
+    /// reports errors. Nodes whose sync fails are kept for the next time.
     ///
     /// # Errors
-    /// The first error of `sync`.
-    pub(super) fn sync_all(&self, sync: impl Fn(&Node) -> Result<(), BackendError>) -> Result<(), BackendError> {
+    /// The first error of `sync`, or else that of `sync_all`.
+    ///
+    /// # Blocking
+    /// For both.
+    pub(super) fn sync(
+        &self,
+        sync: impl Fn(&Node) -> Result<bool, BackendError>,
+        sync_all: impl Fn() -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
         let _one = self.syncing.lock(); // U2
-        let changed = std::mem::take(&mut *self.nodes.lock());
+        let State { nodes, is_partial } = std::mem::take(&mut *self.state.lock());
+        let mut needs_all = is_partial || self.syncs == Syncs::Node;
         let mut result = Ok(());
-        for node in changed.into_values() {
-            if let Err(error) = sync(&node) {
-                result = result.and(Err(error));
-                // Even beyond U3, since its sync failed and it must not be forgotten.
-                self.nodes.lock().insert(node.id(), node);
+        // What `sync_all` covers need not be synced before.
+        let alone = if needs_all && self.syncs != Syncs::Node { HashMap::new() } else { nodes };
+        for node in alone.into_values() {
+            match sync(&node) {
+                Ok(is_synced) => needs_all |= !is_synced,
+                Err(error) => {
+                    result = result.and(Err(error));
+                    // Even beyond U3, since its sync failed and it must not be forgotten.
+                    self.state.lock().nodes.insert(node.id(), node);
+                }
             }
+        }
+        if needs_all {
+            let all = sync_all();
+            self.state.lock().is_partial |= all.is_err() && self.syncs != Syncs::Node;
+            result = result.and(all);
         }
         result
     }
@@ -67,39 +125,105 @@ impl Unsynced {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-
-    use slackwater::ErrorKind;
+    use std::cell::{Cell, RefCell};
 
     use super::*;
+    use slackwater::ErrorKind;
 
     fn node(ino: u64) -> Node {
         Node::new(NodeId { dev: 1, ino, generation: 0 }, ())
     }
 
+    /// A sync in which the node `fails` fails, and `lonely` cannot be synced alone. Returns the nodes that were synced,
+    /// whether the whole file system was, and the outcome.
+    fn sync(unsynced: &Unsynced, fails: u64, lonely: u64) -> (Vec<u64>, bool, Result<(), ErrorKind>) {
+        let (seen, all) = (RefCell::new(Vec::new()), Cell::new(false));
+        let one = |node: &Node| {
+            seen.borrow_mut().push(node.id().ino);
+            if node.id().ino == fails { Err(ErrorKind::Io.into()) } else { Ok(node.id().ino != lonely) }
+        };
+        let result = unsynced.sync(one, || {
+            all.set(true);
+            if fails == ALL { Err(ErrorKind::NoSpace.into()) } else { Ok(()) }
+        });
+        seen.borrow_mut().sort_unstable();
+        (seen.into_inner(), all.get(), result.map_err(|error| error.kind()))
+    }
+
+    /// Of no node.
+    const NONE: u64 = 0;
+    const ALL: u64 = u64::MAX;
+
+    fn note(unsynced: &Unsynced, numbers: impl IntoIterator<Item = u64>) -> bool {
+        numbers.into_iter().all(|ino| unsynced.note(&node(ino), NodeSupply::Enough))
+    }
+
+    /// Whose earlier changes are durable.
+    fn local() -> Unsynced {
+        let unsynced = Unsynced::new(Syncs::NodeOrAll);
+        unsynced.assume_synced();
+        unsynced
+    }
+
     #[test]
     fn each_change_is_synced_once_and_until_it_succeeds() {
-        let unsynced = Unsynced::new();
-        assert!([1, 2, 1].iter().all(|ino| unsynced.note(&node(*ino), NodeSupply::Enough)));
-        let seen = RefCell::new(Vec::new());
-        let sync = |fails: u64| {
-            seen.borrow_mut().clear();
-            let result = unsynced.sync_all(|node| {
-                seen.borrow_mut().push(node.id().ino);
-                if node.id().ino == fails { Err(ErrorKind::Io.into()) } else { Ok(()) }
-            });
-            seen.borrow_mut().sort_unstable();
-            (seen.borrow().clone(), result.map_err(|error| error.kind()))
-        };
-        assert_eq!(sync(2), (vec![1, 2], Err(ErrorKind::Io)));
-        assert_eq!(sync(0), (vec![2], Ok(())));
-        assert_eq!(sync(0), (vec![], Ok(())));
+        let unsynced = Unsynced::new(Syncs::Node);
+        assert!(note(&unsynced, [1, 2, 1]));
+        assert_eq!(sync(&unsynced, 2, NONE), (vec![1, 2], true, Err(ErrorKind::Io)));
+        assert_eq!(sync(&unsynced, NONE, 2), (vec![2], true, Ok(())));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![], true, Ok(())));
     }
 
     #[test]
     fn a_change_beyond_the_limit_is_not_listed() {
-        let unsynced = Unsynced::new();
-        assert!((0..NODES_MAX as u64).all(|ino| unsynced.note(&node(ino), NodeSupply::Enough)));
-        assert!(!unsynced.note(&node(u64::MAX), NodeSupply::Enough) && unsynced.note(&node(0), NodeSupply::Enough));
+        let unsynced = Unsynced::new(Syncs::Node);
+        assert!(note(&unsynced, 1..=NODES_MAX as u64));
+        assert!(!note(&unsynced, [ALL]) && note(&unsynced, [1]));
+    }
+
+    #[test]
+    fn a_few_changes_of_a_local_file_system_are_synced_alone() {
+        let unsynced = local();
+        assert!(note(&unsynced, 1..=FEW as u64));
+        assert_eq!(sync(&unsynced, 3, NONE), ((1..=FEW as u64).collect(), false, Err(ErrorKind::Io)));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![3], false, Ok(())));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![], false, Ok(())));
+    }
+
+    #[test]
+    fn many_changes_are_synced_with_the_file_system_and_until_that_succeeds() {
+        let unsynced = local();
+        assert!(note(&unsynced, 1..=FEW as u64 + 1));
+        assert_eq!(sync(&unsynced, ALL, NONE), (vec![], true, Err(ErrorKind::NoSpace)));
+        assert!(note(&unsynced, [1]));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![], true, Ok(())));
+        assert!(note(&unsynced, [1]));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![1], false, Ok(())));
+        assert!(unsynced.note(&node(1), NodeSupply::Short));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![], true, Ok(())), "descriptors were short");
+    }
+
+    #[test]
+    fn a_node_that_cannot_be_synced_alone_is_synced_with_the_file_system() {
+        let unsynced = local();
+        assert!(note(&unsynced, [1, 2]));
+        assert_eq!(sync(&unsynced, NONE, 2), (vec![1, 2], true, Ok(())));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![], false, Ok(())));
+        let all_only = Unsynced::new(Syncs::All);
+        all_only.assume_synced();
+        for _ in 0..2 {
+            assert!(note(&all_only, [1]));
+            assert_eq!(sync(&all_only, NONE, NONE), (vec![], true, Ok(())));
+        }
+    }
+
+    /// U4.
+    #[test]
+    fn the_first_sync_covers_changes_of_an_earlier_process() {
+        let unsynced = Unsynced::new(Syncs::NodeOrAll);
+        assert!(note(&unsynced, [1]));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![], true, Ok(())));
+        assert!(note(&unsynced, [1]));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![1], false, Ok(())));
     }
 }

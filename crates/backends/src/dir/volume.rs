@@ -67,14 +67,14 @@ pub(super) enum AfterRemoval {
 /// An open root directory and the properties of its file system. The calls are methods, in files named after the
 /// objects they act on.
 pub(super) struct Volume {
-    /// Open from first to last, so that `syncfs` on it reports every write error of the file system.
+    /// Open from first to last, so that each `syncfs` on it reports every write error of the file system since the last.
     pub(super) root: OwnedFd,
     pub(super) fds: Arc<ProcFds>,
     pub(super) handles: Handles,
     pub(super) io_paths: IoPaths,
     pub(super) acls: Acls,
-    /// R4; `None` where `syncfs` covers everything.
-    pub(super) unsynced: Option<Unsynced>,
+    /// R4.
+    pub(super) unsynced: Unsynced,
     has_openat2: bool,
     limits: Limits,
     pub(super) file_system: FileSystem,
@@ -98,7 +98,7 @@ impl Volume {
             fds: ProcFds::open().map_err(|errno| OpenError::NoProc { source: errno.into() })?,
             io_paths: IoPaths::default(),
             acls: Acls::default(),
-            unsynced: (!file_system.has_syncfs()).then(Unsynced::new),
+            unsynced: Unsynced::new(file_system.syncs()),
             has_openat2: openat2(&root, c".", PATH_ONLY, Mode::empty(), WITHIN).is_ok(),
             limits: Limits { reopens: !handles.keep_nodes_open(), ..limits_of(file_system, dev) },
             handles,

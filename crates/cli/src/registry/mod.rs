@@ -369,8 +369,9 @@ fn is_locked(file: &File) -> bool {
     }
 }
 
-/// `SLACKWATER_RUNTIME_DIR`; otherwise `/run/slackwater` for root and a private directory for others.
-fn runtime_dir() -> Result<PathBuf, Failure> {
+/// The directory of the registry: `SLACKWATER_RUNTIME_DIR`; otherwise `/run/slackwater` for root and a private directory
+/// for others.
+pub(crate) fn runtime_dir() -> Result<PathBuf, Failure> {
     if let Some(dir) = std::env::var_os("SLACKWATER_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
         return Ok(dir.into());
     }

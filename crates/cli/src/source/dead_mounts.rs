@@ -45,7 +45,8 @@ pub(super) fn write_back(found: &Found, alive: &[&Entry], say: &dyn Fn(&str)) ->
     }
     say(&format!("an earlier mount of {} died with unwritten data: writing it back", source.printable()));
     if let Some(left) = arena_file::open_left(&dead.arena, &dead.identity)? {
-        let rescued = arena_file::write_back(left, dead, &Opened::Directory(source.to_path_buf()), |_| ())?;
+        let opened = Opened::Directory { path: source.to_path_buf(), mark: None };
+        let rescued = arena_file::write_back(left, dead, &opened, |_| ())?;
         rescued::print_all(&rescued, source);
     }
     found.remove();

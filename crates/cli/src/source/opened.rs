@@ -11,8 +11,9 @@ use slackwater::backend::{Backend, Found};
 use crate::control::protocol::{ObjectStatus, VolumeOptions};
 use crate::exit::Failure;
 use crate::object;
-use crate::registry::Entry;
+use crate::registry::{self, Entry};
 use crate::source::Source;
+use crate::source::unsynced_mark::UnsyncedMark;
 use crate::volume::node_search::{self, Numbered};
 
 /// For which mount a source is opened.
@@ -29,7 +30,11 @@ pub(crate) enum Opening<'a> {
 /// A source that this process may use. An object volume is open once, and its backends share it.
 #[derive(Clone)]
 pub(crate) enum Opened {
-    Directory(PathBuf),
+    Directory {
+        path: PathBuf,
+        /// `None` if changes of earlier processes may not be durable and this mount does not make them so.
+        mark: Option<UnsyncedMark>,
+    },
     Object(object::Volume),
 }
 
@@ -38,7 +43,7 @@ impl Opened {
     ///
     /// # Errors
     /// `Busy`, with the process that has the object volume; or the data is older than what another machine has written
-    /// since; or the store fails.
+    /// since; or the store fails. Or the runtime directory cannot be written.
     ///
     /// # Blocking
     /// For the store.
@@ -49,7 +54,11 @@ impl Opened {
         opening: Opening<'_>,
     ) -> Result<Self, Failure> {
         match &entry.source {
-            Source::Directory(directory) => Ok(Self::Directory(directory.path.clone())),
+            Source::Directory(directory) => {
+                let failed = |error| Failure::failed(format!("cannot register the mount: {error}"));
+                let mark = UnsyncedMark::make(&registry::runtime_dir()?, &entry.identity).map_err(failed)?;
+                Ok(Self::Directory { path: directory.path.clone(), mark: Some(mark) })
+            }
             Source::Object(volume) => object::Volume::open(volume, entry, options, has_data, opening).map(Self::Object),
         }
     }
@@ -80,8 +89,11 @@ impl Opened {
         nodes: Numbered<OwnedFd>,
     ) -> io::Result<(Arc<dyn Backend>, Numbered<Found>)> {
         match self {
-            Self::Directory(path) => {
+            Self::Directory { path, mark } => {
                 let (backend, nodes) = node_search::open(path, left, nodes)?;
+                if mark.as_ref().is_some_and(UnsyncedMark::is_first) {
+                    backend.assume_synced();
+                }
                 Ok((Arc::new(backend), nodes))
             }
             Self::Object(volume) => Ok((volume.backend(), Vec::new())),
@@ -91,7 +103,7 @@ impl Opened {
     /// Everything that programs had open in an inherited mount is open again: other files without a name are freed.
     pub(crate) fn inherited_all(&self) {
         match self {
-            Self::Directory(_) => {}
+            Self::Directory { .. } => {}
             Self::Object(volume) => volume.inherited_all(),
         }
     }
@@ -102,7 +114,7 @@ impl Opened {
     /// Never for the store.
     pub(crate) fn known_paths(&self, inos: &[u64]) -> HashMap<u64, PathBuf> {
         match self {
-            Self::Directory(_) => HashMap::new(),
+            Self::Directory { .. } => HashMap::new(),
             Self::Object(volume) => volume.known_paths(inos),
         }
     }
@@ -110,13 +122,13 @@ impl Opened {
     /// The state of an object volume.
     pub(crate) fn status(&self) -> Option<ObjectStatus> {
         match self {
-            Self::Directory(_) => None,
+            Self::Directory { .. } => None,
             Self::Object(volume) => Some(volume.status()),
         }
     }
 
     /// Commits every change of an object volume and releases it for its next writer. With `discard`, drops the changes that
-    /// cannot be committed.
+    /// cannot be committed. The volume of a directory has ended, and everything is durable unless it was discarded.
     ///
     /// # Errors
     /// The store failed; the changes are in the local log.
@@ -125,8 +137,23 @@ impl Opened {
     /// For the store.
     pub(crate) fn close(self, discard: bool) -> Result<(), Failure> {
         match self {
-            Self::Directory(_) => Ok(()),
+            Self::Directory { mark, .. } => {
+                mark.filter(|_| !discard).into_iter().for_each(UnsyncedMark::remove);
+                Ok(())
+            }
             Self::Object(volume) => volume.close(discard),
+        }
+    }
+
+    /// Releases a source through which nothing was changed.
+    ///
+    /// # Blocking
+    /// For the store.
+    pub(crate) fn close_unused(self) {
+        match self {
+            Self::Directory { mark, .. } => mark.into_iter().for_each(UnsyncedMark::take_back),
+            // Its changes, if there are any, are those of a log.
+            Self::Object(volume) => drop(volume.close(false)),
         }
     }
 }

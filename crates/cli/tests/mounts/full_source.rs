@@ -16,9 +16,9 @@ const MIB: usize = 1 << 20;
 const ACCEPTED: usize = 15 * MIB;
 
 /// A file system of 32 MiB that contains a source.
-struct Small {
-    scratch: Scratch,
-    root: PathBuf,
+pub(crate) struct Small {
+    pub(crate) scratch: Scratch,
+    pub(crate) root: PathBuf,
 }
 
 impl Small {
@@ -29,7 +29,7 @@ impl Small {
     }
 
     /// In a file. `None` if the machine has no loop devices or no mkfs.ext4.
-    fn ext4(more: &[&str]) -> Option<Self> {
+    pub(crate) fn ext4(more: &[&str]) -> Option<Self> {
         let (scratch, root) = Self::place();
         let image = scratch.path.join("image");
         File::create(&image).unwrap().set_len(32 << 20).unwrap();

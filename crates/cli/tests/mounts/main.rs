@@ -29,6 +29,7 @@ mod mount_flags;
 #[allow(dead_code, reason = "a part of what other test programs use")]
 #[path = "../../../fuse/tests/needs/mod.rs"]
 mod needs;
+mod other_programs;
 mod other_users;
 mod places;
 mod prometheus;

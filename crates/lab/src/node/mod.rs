@@ -10,6 +10,7 @@
 //! upgraded         the same; in the middle, another process takes the daemon over
 //! unmounts alone   each victim's volume is unmounted and mounted again; no pod writes
 //! unmounts beside  the same, while all other pods write
+//! unmounts outside the same, while only a program outside of all volumes writes, through the kernel's page cache
 //! ```
 
 mod pods;
@@ -60,6 +61,7 @@ axis! {
         Upgraded = "beside it, daemon upgraded",
         UmountsAlone = "no pod writes",
         UmountsBeside = "the other pods write",
+        UmountsOutside = "a program outside writes",
     }
 }
 
@@ -95,7 +97,7 @@ fn measure(count: u32, amounts: Amounts, home: &Scratch) -> Result<Records> {
         let seen = records.entry(*turn);
         match turn {
             Turn::Alone | Turn::Beside | Turn::Upgraded => write(&node, amounts, *turn, seen),
-            Turn::UmountsAlone | Turn::UmountsBeside => unmount(&node, *turn, seen),
+            Turn::UmountsAlone | Turn::UmountsBeside | Turn::UmountsOutside => unmount(&node, amounts, *turn, seen),
         }
         .with_context(|| turn.name())
     })?;
@@ -127,11 +129,15 @@ fn write(node: &Node, amounts: Amounts, turn: Turn, seen: &mut Seen) -> Result<(
 }
 
 /// Unmounts the volume of each victim in turn.
-fn unmount(node: &Node, turn: Turn, seen: &mut Seen) -> Result<()> {
+fn unmount(node: &Node, amounts: Amounts, turn: Turn, seen: &mut Seen) -> Result<()> {
     let mut writers = Writers::default();
     if turn == Turn::UmountsBeside {
         writers.start_hog(node)?;
         writers.start_victims(node)?;
+    }
+    if turn == Turn::UmountsOutside {
+        writers.start_outside(node)?;
+        interrupt::sleep(amounts.warm_up)?;
     }
     let mut ms = Vec::new();
     for victim in node.victims() {

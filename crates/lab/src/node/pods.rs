@@ -1,5 +1,6 @@
 //! The daemon of the node, its pods, and the programs in them.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -38,6 +39,8 @@ pub(super) struct Node {
     /// The last one is the hog.
     pods: Vec<Pod>,
     hog_bytes: u64,
+    /// A file in no volume, on the same file system, and the cgroup of its writer.
+    outside: (PathBuf, Cgroup),
     /// The cgroups above those of the pods, innermost first.
     _above: Vec<Cgroup>,
 }
@@ -67,7 +70,9 @@ impl Node {
             config += &format!("[tenants.{name}]\nlimit = \"{LIMIT}\"\n{}", volume.table());
         }
         let daemon = Daemon::start(&slackwater()?, &config, &["--keep"], "TERM")?;
-        Ok(Self { daemon, pods, hog_bytes: amounts.hog_bytes, _above: vec![burstable, kubepods, root] })
+        let outside = (home.path().join("outside"), root.child("system.slice")?);
+        make_file(&outside.0, amounts.hog_bytes)?;
+        Ok(Self { daemon, pods, hog_bytes: amounts.hog_bytes, outside, _above: vec![burstable, kubepods, root] })
     }
 
     /// The numbers of all pods but the hog.
@@ -106,6 +111,7 @@ impl Node {
 /// The programs that write in pods.
 #[derive(Default)]
 pub(super) struct Writers {
+    /// Or the program outside.
     hog: Option<Worker>,
     /// By the number of the pod.
     victims: Vec<Option<Worker>>,
@@ -128,6 +134,14 @@ impl Writers {
         let Some(Pod { volume, container, .. }) = node.pods.last() else { return Ok(()) };
         let work = ClientArguments::new(Role::Overwrite, volume.mountpoint.join(FILE), node.hog_bytes);
         self.hog = Some(Worker::start(container, &work)?);
+        Ok(())
+    }
+
+    /// Starts a program that overwrites a file of the disk itself.
+    pub(super) fn start_outside(&mut self, node: &Node) -> Result<()> {
+        let (file, cgroup) = &node.outside;
+        let work = ClientArguments::new(Role::Overwrite, file.clone(), node.hog_bytes);
+        self.hog = Some(Worker::start(cgroup, &work)?);
         Ok(())
     }
 

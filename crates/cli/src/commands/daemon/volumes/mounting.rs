@@ -152,7 +152,11 @@ impl Volumes {
         let front_end = self.open_front_end(name, session, options, &opened, kept);
         // Data that is left, and an inherited mount that another attempt will serve, keep the claim.
         let is_released = !has_data && !is_inherited;
-        let front_end = front_end.inspect_err(|_| drop(is_released.then(|| opened.clone().close(false))))?;
+        let front_end = front_end.inspect_err(|_| {
+            if is_released {
+                opened.clone().close_unused();
+            }
+        })?;
         opened.inherited_all();
         Ok((opened, front_end))
     }
