@@ -1,7 +1,9 @@
 //! The transport of a session and its held replies.
 
 use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::abi::OutHeader;
@@ -10,6 +12,13 @@ use crate::transport::Transport;
 
 /// Slices of a reply that are sent without copying: 1 MiB of page frames, the header and a few more.
 const SLICES_MAX: usize = 260;
+
+/// Whether the kernel has closed the connection with this descriptor.
+pub(crate) fn is_closed(fd: BorrowedFd<'_>) -> bool {
+    // Errors are always reported by poll.
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+}
 
 pub(crate) struct Connection {
     pub(crate) transport: Box<dyn Transport>,

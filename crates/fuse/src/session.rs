@@ -22,7 +22,7 @@ use slackwater_sync::shim::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering
 
 use crate::TRANSPORT;
 use crate::abi::init;
-use crate::connection::Connection;
+use crate::connection::{Connection, is_closed};
 use crate::file_system::FileSystem;
 use crate::landing::{LandedMessage, LandingPad};
 use crate::negotiate::{InitOptions, NegotiateError, Negotiated, negotiate};
@@ -264,13 +264,9 @@ impl Session {
         (!self.shared.ended.wait_timeout(time)).then(|| self.shared.how())
     }
 
-    /// Ends the session if the kernel has closed its connection. So the thread that has unmounted it need not wait for
-    /// another one to notice.
+    /// Ends the session if the kernel has closed its connection, without waiting for a thread of the pool to notice.
     pub(crate) fn end_if_closed(&self) {
-        let fd = self.shared.connection.transport.fd();
-        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
-        let polled = poll(&mut fds, Some(&Timespec::default()));
-        if polled.is_ok() && fds[0].revents().contains(PollFlags::ERR) {
+        if is_closed(self.shared.connection.transport.fd()) {
             self.shared.end_from_outside(Ended::Unmounted);
         }
     }
@@ -284,9 +280,7 @@ impl Session {
         self.shared.end_from_outside(Ended::Detached);
         self.wait_ended()
     }
-}
 
-impl Session {
     /// As [`detach`](Self::detach), but does not wait for the handlers. The kernel aborts the connection when its last
     /// descriptor is closed, which needs no permission.
     pub(crate) fn cut(&self) {

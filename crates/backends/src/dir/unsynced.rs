@@ -102,7 +102,7 @@ impl Unsynced {
         let State { nodes, is_partial } = std::mem::take(&mut *self.state.lock());
         let mut needs_all = is_partial || self.syncs == Syncs::Node;
         let mut result = Ok(());
-        // What `sync_all` covers need not be synced before.
+        // `sync_all` covers the listed nodes too.
         let alone = if needs_all && self.syncs != Syncs::Node { HashMap::new() } else { nodes };
         for node in alone.into_values() {
             match sync(&node) {
@@ -158,7 +158,7 @@ mod tests {
         numbers.into_iter().all(|ino| unsynced.note(&node(ino), NodeSupply::Enough))
     }
 
-    /// Whose earlier changes are durable.
+    /// On a local file system, after a mount that made everything durable.
     fn local() -> Unsynced {
         let unsynced = Unsynced::new(Syncs::NodeOrAll);
         unsynced.assume_synced();

@@ -53,7 +53,7 @@ fn an_unmount_does_not_wait_for_data_of_other_programs() {
     // `sync` of another test makes all data durable.
     let unmount_alone = || (0..5).any(|_| !unmount_writes_other_data(&small, &other, false));
     assert!(unmount_alone(), "each unmount wrote the data of another program");
-    // The names that a dead mount has changed may not be durable, and nobody knows which these are.
+    // The names that a dead mount has changed may not be durable, and the next mount does not know them.
     assert!(unmount_writes_other_data(&small, &other, true), "what the dead mount changed is durable after an unmount");
     assert!(unmount_alone(), "after an unmount in order");
     drop(other);

@@ -36,10 +36,10 @@ mod point;
 mod remount;
 mod start;
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::minor;
 use rustix::mount::UnmountFlags;
 use slackwater::{BackingDevInfo, ErrorKind, SuperBlock, UmountError, UmountOptions};
@@ -48,6 +48,7 @@ use slackwater_sync::lock::{Mutex, MutexGuard};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
+use crate::connection::is_closed;
 use crate::fusectl::abort_connection;
 use crate::mount::{MountOptions, UnmountError};
 use crate::mounted::deadline::Deadline;
@@ -448,9 +449,7 @@ impl MountedVolume {
         if self.session.ended().is_some() {
             return true;
         }
-        let Ok(fd) = self.session.try_clone_fd() else { return false };
-        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+        self.session.try_clone_fd().is_ok_and(|fd| is_closed(fd.as_fd()))
     }
 
     /// Step 7.
