@@ -66,7 +66,7 @@ fn a_unit_that_ends_while_its_inode_is_being_frozen_leaves_no_record_behind() {
     }
     let hold = gate::hold("freeze.looking");
     let volume = Arc::clone(&rig.volume);
-    let freeze = spawn("freeze", move || volume.freeze_writes(None));
+    let freeze = spawn("freeze", move || volume.freeze_writes(None, &|| {}));
     hold.wait_reached();
     let faults = rig.disk.faults.clone();
     let commit = spawn("the end of a commit", move || faults.release_all());

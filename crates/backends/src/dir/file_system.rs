@@ -3,9 +3,12 @@
 //! Most file systems keep their data on this machine, and the kernel guarantees its durability. A few keep it on a
 //! server, and differ in what the kernel does on its own. This is the only place that distinguishes them.
 
+use std::ffi::OsStr;
+use std::fs;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
-use rustix::fs::fstatfs;
+use rustix::fs::{fstatfs, major, minor};
 use rustix::io;
 
 const EXT4: u64 = 0xef53;
@@ -52,11 +55,12 @@ impl FileSystem {
         Ok(Self { magic: stat.f_type as u64 & u64::from(u32::MAX), block_bytes: stat.f_bsize as u64 })
     }
 
-    /// How changes become durable.
-    pub(super) fn syncs(self) -> Syncs {
+    /// How changes become durable. `dev` is its device.
+    pub(super) fn syncs(self, dev: u64) -> Syncs {
         match self.magic {
             FUSE | V9FS | SMB | CIFS | SMB2 => Syncs::Node,
-            EXT4 | XFS | BTRFS | ZFS | BCACHEFS => Syncs::NodeOrAll,
+            EXT4 if has_journal(dev) => Syncs::NodeOrAll,
+            XFS | BTRFS | ZFS | BCACHEFS => Syncs::NodeOrAll,
             _ => Syncs::All,
         }
     }
@@ -104,6 +108,13 @@ impl FileSystem {
     }
 }
 
+/// Whether an ext4 on `dev` has a journal. False if that is not known; ext2 has the same magic number.
+fn has_journal(dev: u64) -> bool {
+    let device = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(dev), minor(dev)));
+    let name = device.ok().and_then(|device| device.file_name().map(OsStr::to_owned));
+    name.is_some_and(|name| Path::new("/sys/fs/ext4").join(name).join("journal_task").exists())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,14 +126,15 @@ mod tests {
     #[test]
     fn a_server_is_distinguished_from_a_disk() {
         let local = with_blocks_of(4096, EXT4);
-        assert_eq!(local.syncs(), Syncs::NodeOrAll);
+        assert_eq!(local.syncs(0), Syncs::All, "ext2, or nothing is known of a journal");
+        assert_eq!(with_blocks_of(4096, XFS).syncs(0), Syncs::NodeOrAll);
         assert!(!local.close_may_wait() && local.has_lasting_handles());
         let nfs = with_blocks_of(1 << 20, NFS);
-        assert_eq!(nfs.syncs(), Syncs::All);
+        assert_eq!(nfs.syncs(0), Syncs::All);
         assert!(nfs.close_may_wait() && nfs.has_lasting_handles());
         for magic in [FUSE, V9FS, SMB, CIFS, SMB2] {
             let remote = with_blocks_of(4096, magic);
-            assert_eq!(remote.syncs(), Syncs::Node, "{magic:#x}");
+            assert_eq!(remote.syncs(0), Syncs::Node, "{magic:#x}");
             assert!(remote.close_may_wait(), "{magic:#x}");
             assert_eq!(remote.has_lasting_handles(), magic != FUSE);
         }
@@ -146,7 +158,7 @@ mod tests {
 
     #[test]
     fn an_unknown_file_system_gets_cautious_limits() {
-        assert_eq!(with_blocks_of(4096, MSDOS).syncs(), Syncs::All);
+        assert_eq!(with_blocks_of(4096, MSDOS).syncs(0), Syncs::All);
         assert_eq!(with_blocks_of(1 << 20, NFS).max_file_bytes(), 2 << 40);
         assert_eq!(with_blocks_of(4096, MSDOS).max_file_bytes(), (4 << 30) - 1);
     }

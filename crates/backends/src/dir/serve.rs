@@ -21,21 +21,21 @@ impl Volume {
                 done.complete(self.changed(&[&node], self.setattr(&node, change)));
             }
             Call::Make { dir, name, what, mode, creator, done } => {
-                let made = self.make(&dir, &name, &what, mode, creator).and_then(|found| {
+                let made = self.changed(&[&dir], self.make(&dir, &name, &what, mode, creator));
+                done.complete(made.and_then(|found| {
                     let node = found.node.clone();
-                    self.changed(&[&node, &dir], Ok(found))
-                });
-                done.complete(made);
+                    self.changed(&[&node], Ok(found))
+                }));
             }
             Call::Link { node, dir, name, done } => {
                 done.complete(self.changed(&[&node, &dir], self.link(&node, &dir, &name)));
             }
             Call::Remove { dir, name, removal, done } => {
-                done.complete(self.changed(&[&dir], self.remove(&dir, &name, removal)));
+                done.complete(self.removed(&[&dir], self.remove(&dir, &name, removal)));
             }
             Call::Rename { from_dir, from, to_dir, to, mode, done } => {
                 let renamed = self.rename((&from_dir, &from), (&to_dir, &to), mode);
-                done.complete(self.changed(&[&from_dir, &to_dir], renamed));
+                done.complete(self.removed(&[&from_dir, &to_dir], renamed));
             }
             Call::Readlink { node, done } => done.complete(self.readlink(&node)),
             Call::Readdir { node, cookie, done } => done.complete(self.readdir(&node, cookie)),

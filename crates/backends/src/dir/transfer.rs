@@ -11,7 +11,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
 
-use rustix::fs::{Advice, fadvise, fdatasync, fsync, syncfs};
+use rustix::fs::{Advice, AtFlags, StatxFlags, fadvise, fdatasync, fsync, statx, syncfs};
 use rustix::io::{self, Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
 use slackwater::backend::{Node, NodeKind, ReadUnit, SyncScope, WriteUnit};
 use slackwater::{BackendError, ErrorKind, PAGE_BYTES};
@@ -198,14 +198,22 @@ impl Volume {
         }
     }
 
-    /// Registers a node changed by a call with this `answer` for the next sync of the volume (R4).
+    /// Registers nodes for the next sync of the volume (R4). A call with this `answer` has changed them; one that failed may
+    /// have done so in part.
     pub(super) fn changed<T>(&self, nodes: &[&Node], answer: Answer<T>) -> Answer<T> {
-        if answer.is_ok() {
-            for node in nodes.iter().filter(|node| !self.unsynced.note(node, descriptors::supply())) {
-                self.sync_node(node, SyncScope::All)?;
-            }
-        }
-        answer
+        let unlisted = nodes.iter().filter(|node| !self.unsynced.note(node, descriptors::supply()));
+        let synced = unlisted.map(|node| self.sync_node(node, SyncScope::All)).fold(Ok(()), Result::and);
+        answer.and_then(|answer| synced.map(|()| answer))
+    }
+
+    /// As [`changed`](Self::changed), for a call that removes a name: a file without one need not be synced.
+    pub(super) fn removed<T>(&self, nodes: &[&Node], answer: Answer<T>) -> Answer<T> {
+        let is_nameless = |node: &Node| {
+            let stat = self.node(node).map(|node| statx(&node.path, c"", AtFlags::EMPTY_PATH, StatxFlags::NLINK));
+            stat.is_ok_and(|stat| stat.is_ok_and(|stat| stat.stx_nlink == 0))
+        };
+        self.unsynced.forget(is_nameless);
+        self.changed(nodes, answer)
     }
 
     /// Syncs a node that has changed, for a sync of the volume. Returns whether it can be synced alone. A link or a special

@@ -15,7 +15,7 @@
 //!     of the volume calls `syncfs`.
 //!
 //! # Lock order
-//! `syncing`, then `state`; `state` is not held across a system call.
+//! `syncing`, then `state`. `state` is held across no system call that may wait.
 
 use std::collections::HashMap;
 
@@ -82,6 +82,18 @@ impl Unsynced {
         drop(state);
         drop(listed); // closes descriptors
         true
+    }
+
+    /// Forgets listed nodes, whose open descriptors would keep the space of removed files. If a node gets a name again, it is
+    /// noted after that, and the lock is held meanwhile: so the note comes second, or `is_nameless` sees the name.
+    pub(super) fn forget(&self, is_nameless: impl Fn(&Node) -> bool) {
+        if self.syncs != Syncs::NodeOrAll {
+            return; // the list may be long, and a server slow
+        }
+        let mut state = self.state.lock();
+        let forgotten: Vec<_> = state.nodes.extract_if(|_, node| is_nameless(node)).collect();
+        drop(state);
+        drop(forgotten); // closes descriptors
     }
 
     /// Makes durable everything that has changed: calls `sync` for every node that is listed. It returns whether the node
@@ -188,6 +200,19 @@ mod tests {
         assert_eq!(sync(&unsynced, 3, NONE), ((1..=FEW as u64).collect(), false, Err(ErrorKind::Io)));
         assert_eq!(sync(&unsynced, NONE, NONE), (vec![3], false, Ok(())));
         assert_eq!(sync(&unsynced, NONE, NONE), (vec![], false, Ok(())));
+    }
+
+    #[test]
+    fn a_removed_file_is_forgotten_and_listed_again_with_a_new_name() {
+        let unsynced = local();
+        assert!(note(&unsynced, [1, 2]));
+        unsynced.forget(|node| node.id().ino == 1);
+        assert!(note(&unsynced, [3]));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![2, 3], false, Ok(())));
+        assert!(note(&unsynced, [1]));
+        unsynced.forget(|_| true);
+        assert!(note(&unsynced, [1]));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![1], false, Ok(())));
     }
 
     #[test]

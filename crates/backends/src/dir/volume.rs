@@ -98,7 +98,7 @@ impl Volume {
             fds: ProcFds::open().map_err(|errno| OpenError::NoProc { source: errno.into() })?,
             io_paths: IoPaths::default(),
             acls: Acls::default(),
-            unsynced: Unsynced::new(file_system.syncs()),
+            unsynced: Unsynced::new(file_system.syncs(dev)),
             has_openat2: openat2(&root, c".", PATH_ONLY, Mode::empty(), WITHIN).is_ok(),
             limits: Limits { reopens: !handles.keep_nodes_open(), ..limits_of(file_system, dev) },
             handles,

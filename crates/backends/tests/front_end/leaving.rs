@@ -14,9 +14,9 @@ fn flush_freeze_flush_and_leave() {
     file.write_at(0, &pattern(1, 500_000)).unwrap();
     rig.volume.flush_until(None).unwrap();
     file.write_at(0, b"written meanwhile").unwrap();
-    rig.volume.freeze_writes(None).unwrap();
+    rig.volume.freeze_writes(None, &|| {}).unwrap();
     assert!(matches!(file.write_at(0, b"x"), Err(FileError::NotMounted)));
-    assert!(matches!(rig.volume.freeze_writes(None), Err(UmountError::NotMounted)), "once");
+    assert!(matches!(rig.volume.freeze_writes(None, &|| {}), Err(UmountError::NotMounted)), "once");
     rig.volume.flush_until(None).unwrap();
     assert_eq!(&rig.durable("a").unwrap()[..17], b"written meanwhile");
     assert!(matches!(rig.volume.umount(UmountOptions::default()), Err(UmountError::Busy { .. })));
@@ -29,7 +29,7 @@ fn flush_freeze_flush_and_leave() {
 fn a_refused_writer_waits_for_the_thaw() {
     let rig = Rig::live(Disk::new(), busy());
     let file = rig.create("a");
-    rig.volume.freeze_writes(None).unwrap();
+    rig.volume.freeze_writes(None, &|| {}).unwrap();
     assert!(matches!(file.write_at(0, b"x"), Err(FileError::NotMounted)));
     let volume = rig.volume.clone();
     let waiter = spawn("a writer", move || {
@@ -40,7 +40,7 @@ fn a_refused_writer_waits_for_the_thaw() {
     waiter.wait();
     assert!(!rig.volume.is_frozen());
 
-    rig.volume.freeze_writes(None).unwrap();
+    rig.volume.freeze_writes(None, &|| {}).unwrap();
     let volume = rig.volume.clone();
     let waiter = spawn("one who comes too late", move || volume.wait_while_frozen(None));
     rig.volume.umount(UmountOptions::default()).unwrap();

@@ -37,6 +37,7 @@ use crate::control::client::is_cut_off;
 use crate::exit::Failure;
 use crate::os::killed_process;
 use crate::os::private_dir;
+use crate::source::unsynced_mark::UnsyncedMark;
 
 use self::entry::ENTRY_VERSION;
 pub(crate) use self::entry::Entry;
@@ -295,6 +296,11 @@ impl Registry {
         own.mountpoints.insert(entry.mountpoint.clone());
         drop(own);
         Registered { own: self.own.clone(), path, file, is_left: false }
+    }
+
+    /// Marks a source through which a dead process may have made changes that are not durable.
+    pub(crate) fn mark_unsynced(&self, identity: &str) -> io::Result<()> {
+        UnsyncedMark::make(&self.dir, identity).map(drop)
     }
 
     /// The lock file of the daemon whose base name is `name`.

@@ -17,7 +17,7 @@ mod lock_holders;
 pub(crate) mod object;
 pub(crate) mod opened;
 pub(crate) mod ownership;
-mod unsynced_mark;
+pub(crate) mod unsynced_mark;
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -32,7 +32,7 @@ pub(crate) enum Opening<'a> {
 pub(crate) enum Opened {
     Directory {
         path: PathBuf,
-        /// `None` if changes of earlier processes may not be durable and this mount does not make them so.
+        /// `None` for the write-back of a dead mount, whose mark stays.
         mark: Option<UnsyncedMark>,
     },
     Object(object::Volume),
@@ -57,7 +57,10 @@ impl Opened {
             Source::Directory(directory) => {
                 let failed = |error| Failure::failed(format!("cannot register the mount: {error}"));
                 let mark = UnsyncedMark::make(&registry::runtime_dir()?, &entry.identity).map_err(failed)?;
-                Ok(Self::Directory { path: directory.path.clone(), mark: Some(mark) })
+                // An earlier version makes no marks.
+                let has_predecessor = has_data || matches!(opening, Opening::Inherited { .. });
+                let mark = Some(if has_predecessor { mark.like_an_earlier_one() } else { mark });
+                Ok(Self::Directory { path: directory.path.clone(), mark })
             }
             Source::Object(volume) => object::Volume::open(volume, entry, options, has_data, opening).map(Self::Object),
         }

@@ -93,6 +93,10 @@ pub(crate) fn acquire(
                 None => {
                     let dead = || mounts.iter().filter(|found| !found.is_alive);
                     dead_mounts::check_left_elsewhere(dead(), entry)?;
+                    let is_around = |found: &Found| found.entry.source.conflicts_with(&entry.source);
+                    if entry.source.directory().is_some() && dead().any(is_around) {
+                        registry.mark_unsynced(&entry.identity).map_err(failed)?;
+                    }
                     dead_mounts::forget(dead(), entry);
                     let registered = registry.register(&guard, entry).map_err(failed)?;
                     let ownership = Ownership { lock: source_fd, registered };

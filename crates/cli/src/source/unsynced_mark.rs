@@ -6,8 +6,9 @@
 //! directory, and removes it when it has ended with everything durable. A mount that finds the file syncs the file system
 //! once.
 //!
-//! The registry does not outlive the machine's run, and neither does what the kernel has not written. An unmount that
-//! discards data keeps the mark.
+//! A restart of the machine removes the marks, and leaves nothing that the kernel has not written. An unmount that
+//! discards data keeps the mark. If the runtime directory of a user is removed, or another one is used, then a mount does
+//! not know of an earlier one that died, nor of its data.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -38,6 +39,11 @@ impl UnsyncedMark {
     /// Whether all changes of earlier mounts are durable.
     pub(crate) fn is_first(&self) -> bool {
         !self.was_there
+    }
+
+    /// The same as if an earlier mount had made it.
+    pub(crate) fn like_an_earlier_one(self) -> Self {
+        Self { was_there: true, ..self }
     }
 
     /// Removes it: everything is durable.

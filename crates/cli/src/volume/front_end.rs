@@ -131,7 +131,7 @@ impl FrontEnd {
         self.mounted.sync().map_err(|error| self.failure(&error))
     }
 
-    /// Unmounts, and calls `tick` often meanwhile.
+    /// Unmounts, and calls `tick` at least once per second meanwhile, unless the kernel does not return from a call.
     ///
     /// # Blocking
     /// For the source, at most until the deadline.

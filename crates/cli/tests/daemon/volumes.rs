@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::process::{Daemon, is_mounted, table, wait_unmounted};
 use crate::rig::{Scratch, need_fuse, wait_until};
@@ -249,4 +249,27 @@ fn a_source_is_mounted_once_whatever_path_leads_to_it() {
     scratch.run(["mount", &text(&source), &text(&other), "--cache", "16MiB"]).expect(3, &["already mounted"]);
     assert_eq!(daemon.states().len(), 1);
     daemon.end();
+}
+
+/// The last references are dropped some milliseconds after the answer.
+#[test]
+fn an_unmounted_volume_keeps_neither_its_source_open_nor_a_mark() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (root, mountpoint) = scratch.pair("a");
+    let daemon = Daemon::start(&scratch, "");
+    for _ in 0..10 {
+        mount("tmpfs", &root, "tmpfs", MountFlags::empty(), Some(c"size=8m")).unwrap();
+        let source = root.join("source");
+        fs::create_dir(&source).unwrap();
+        daemon.mount(&source, &mountpoint, "a");
+        write(&mountpoint, "tide");
+        daemon.run(["umount", "a"]).expect(0, &[]);
+        assert_written(&source, "tide");
+        wait_until("nothing holds the source", || unmount(&root, UnmountFlags::empty()).is_ok());
+    }
+    daemon.end();
+    let left = fs::read_dir(scratch.path.join("run")).unwrap().map(|file| file.unwrap().file_name());
+    let marks: Vec<_> = left.filter(|name| name.to_string_lossy().ends_with(".unsynced")).collect();
+    assert_eq!(marks, [""; 0], "everything was made durable");
 }

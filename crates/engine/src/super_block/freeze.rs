@@ -11,14 +11,16 @@ use crate::units::Tick;
 
 impl SuperBlock {
     /// Refuses changes from now on and waits for those in progress, each of which holds its inode's `rwsem` and checked
-    /// the state under it. False if one is still in progress at `deadline`; the caller thaws.
+    /// the state under it. Calls `waiting` often meanwhile. False if one is still in progress at `deadline`; the caller
+    /// thaws.
     ///
     /// # Blocking
     /// Waits for changes that wait for the backend, until `deadline` at most.
-    pub(crate) fn freeze(&self, deadline: Option<Tick>) -> bool {
+    pub(crate) fn freeze(&self, deadline: Option<Tick>, waiting: &dyn Fn()) -> bool {
         self.state.store(FROZEN, Ordering::SeqCst);
         for inode in self.all_inodes() {
             while self.is_being_changed(&inode) {
+                waiting();
                 if !self.pause(deadline) {
                     return false;
                 }

@@ -170,7 +170,7 @@ impl SuperBlock {
             self.flush(deadline)?;
         }
         let prepared = PreparedUmount { only, discard: options.discard, was_frozen, is_over: false };
-        if !self.freeze(deadline) {
+        if !self.freeze(deadline, &|| {}) {
             return Err(self.deadline_error());
         }
         self.flush_the_rest(options, deadline)?;
@@ -191,7 +191,7 @@ impl SuperBlock {
     }
 
     /// Step 3: refuses changes and opens until [`SuperBlock::thaw`], and waits for those in progress. Reads and syncs
-    /// continue.
+    /// continue. Calls `waiting` often while it waits.
     ///
     /// # Errors
     /// `Deadline` if a change is still in progress; then nothing is frozen. `NotMounted`, also if it is frozen already.
@@ -199,12 +199,12 @@ impl SuperBlock {
     ///
     /// # Blocking
     /// Waits for changes that wait for the backend, until `deadline` at most.
-    pub fn freeze_writes(self: &Arc<Self>, deadline: Option<Tick>) -> Result<(), UmountError> {
+    pub fn freeze_writes(self: &Arc<Self>, deadline: Option<Tick>, waiting: &dyn Fn()) -> Result<(), UmountError> {
         let _only = Umounting::begin(self)?;
         if !self.is_mounted() {
             return Err(UmountError::NotMounted);
         }
-        if !self.freeze(deadline) {
+        if !self.freeze(deadline, waiting) {
             self.thaw();
             return Err(self.deadline_error());
         }

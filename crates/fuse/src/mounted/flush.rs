@@ -1,7 +1,5 @@
 //! The flush of an unmount, with progress reports and a deadline even if the kernel or the backend hangs.
 
-use std::time::Duration;
-
 use rustix::io::Errno;
 use slackwater::{SuperBlock, UmountError};
 use slackwater_sync::Completion;
@@ -9,13 +7,11 @@ use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::{Arc, thread};
 
 use crate::mounted::deadline::Deadline;
-use crate::mounted::{MountedError, MountedVolume, POLL_INTERVAL, Progress, Step};
+use crate::mounted::{MountedError, MountedVolume, POLL_INTERVAL, Progress, SLICE, Step};
 use crate::notifier::Notifier;
 use crate::volume::Volume;
 use crate::volume::lock_order::LEAF;
 
-/// Interval at which a flush checks whether it makes progress.
-const SLICE: Duration = Duration::from_secs(1);
 impl MountedVolume {
     /// Flushes, beginning with stores to mappings.
     ///
@@ -64,7 +60,8 @@ impl MountedVolume {
 }
 
 /// Flushes until everything is written back, or until writers dirty data as fast as the backend writes it, when only a
-/// freeze helps. It also waits here for a backend that writes nothing, while the volume still works.
+/// freeze helps; checked once per [`SLICE`]. It also waits here for a backend that writes nothing, while the volume still
+/// works.
 fn flush_unless_overtaken(sb: &Arc<SuperBlock>, deadline: &Deadline) -> Result<(), MountedError> {
     loop {
         let before = sb.status();

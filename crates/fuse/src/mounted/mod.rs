@@ -70,6 +70,8 @@ pub use point::MountPoint;
 
 /// Interval of progress reports, and of polls for external changes.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest time without a progress report.
+const SLICE: Duration = Duration::from_secs(1);
 /// How long the kernel may take to drop its last reference after umount2(2). After that the volume is assumed to be
 /// mounted elsewhere as well.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
@@ -267,7 +269,7 @@ impl MountedVolume {
         deadline: &Deadline,
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
-        let Some(_only) = self.umount.try_lock().or_else(|| self.lock_forced(request, deadline)) else {
+        let Some(_only) = self.umount.try_lock().or_else(|| self.lock_forced(request, deadline, progress)) else {
             return Err(MountedError::InProgress);
         };
         if !self.is_aborted() && (request.force || self.is_mounted_at(&self.place())) {
@@ -288,9 +290,15 @@ impl MountedVolume {
     }
 
     /// With force, waits for another unmount to end. At the deadline, aborts the connection without the lock.
-    fn lock_forced(&self, request: UmountRequest, deadline: &Deadline) -> Option<MutexGuard<'_, ()>> {
+    fn lock_forced(
+        &self,
+        request: UmountRequest,
+        deadline: &Deadline,
+        progress: &dyn Fn(Progress),
+    ) -> Option<MutexGuard<'_, ()>> {
         let pause = Completion::new();
         while request.force && !deadline.has_passed() {
+            self.report(Step::Flushing, progress);
             pause.wait_timeout(POLL_INTERVAL);
             if let Some(only) = self.umount.try_lock() {
                 return Some(only);
@@ -366,11 +374,11 @@ impl MountedVolume {
             // Requests get EIO. Pages from mappings are still accepted for this flush, and none after it.
             self.flush(Step::FlushingTheRest, deadline, progress)?;
         }
-        deadline.retry(|until| self.sb.freeze_writes(until))?;
         let report = || self.report(Step::FlushingTheRest, progress);
+        deadline.retry(|until| self.sb.freeze_writes(until, &report))?;
         deadline.retry(|until| {
             report();
-            let soon = self.sb.now() + POLL_INTERVAL;
+            let soon = self.sb.now() + SLICE;
             self.sb.flush_until(Some(until.map_or(soon, |until| until.min(soon))))
         })?;
         if !force {
@@ -446,10 +454,7 @@ impl MountedVolume {
 
     /// Whether the connection is closed, or about to be; earlier calls may still run.
     fn is_aborted(&self) -> bool {
-        if self.session.ended().is_some() {
-            return true;
-        }
-        self.session.try_clone_fd().is_ok_and(|fd| is_closed(fd.as_fd()))
+        self.session.ended().is_some() || self.session.try_clone_fd().is_ok_and(|fd| is_closed(fd.as_fd()))
     }
 
     /// Step 7.
@@ -464,6 +469,8 @@ impl MountedVolume {
         loop {
             self.report(Step::Ending, progress);
             let left = deadline.until().map(|until| until.since(self.sb.now()).max(POLL_INTERVAL));
+            // No program can write any more, so an attempt that ends early changes nothing.
+            let left = Some(left.map_or(SLICE, |left| left.min(SLICE)));
             let options = UmountOptions { deadline: left, discard: request.discard };
             match self.sb.umount(options) {
                 Ok(()) | Err(UmountError::NotMounted) => return Ok(()),

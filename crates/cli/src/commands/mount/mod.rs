@@ -300,9 +300,9 @@ impl Mounted {
         let entry = &session.entry;
         // Memory of an earlier mount is free only now.
         let cache_bytes = cache.unwrap_or_else(|| arena_file::default_cache_bytes(&entry.arena));
-        let backend = source.backend(None).map_err(|error| Failure::failed(error.to_string()))?;
         // The next mount may be on another machine.
         let released = |_: &Failure| source.clone().close_unused();
+        let backend = source.backend(None).map_err(|error| Failure::failed(error.to_string())).inspect_err(released)?;
         let (arena, filler) =
             arena_file::create(&entry.arena, cache_bytes, 1, || main_loop.check()).inspect_err(released)?;
         let opened = || -> Result<Self, Failure> {

@@ -3,11 +3,10 @@
 //! # Invariants
 //! V1. A peer is root or the user of this process. Any other user may at most query, and only if [`Limits`] allow it;
 //!     otherwise the connection is dropped unread.
-//! V2. Each connection has its own thread, and a time limit for its request. [`Limits`] bound the number of
+//! V2. Each connection has its own thread, the one that has accepted it: a change of the thread would take time. Before it
+//!     serves, it makes sure that another thread accepts. A request has a time limit. [`Limits`] bound the number of
 //!     connections, and users who may only query get a quarter of them. So no peer can delay the answer to another for
 //!     longer than the time limit.
-//!     The thread that accepts a connection serves it, which saves a change of the thread per request. It first makes sure
-//!     that another thread accepts.
 //! V3. Requests are bounded in length. A request that cannot be parsed is answered, and has no other effect.
 
 use std::io::{self, Write};

@@ -391,8 +391,10 @@ impl Session {
         release: &dyn Fn(),
         progress: &dyn Fn(Reply) -> bool,
     ) -> Result<Reply, Failure> {
+        // A peer that does not read must not hold the request up again and again.
+        let mut is_read = true;
         let mut tick = |bytes_left, written_bytes| {
-            progress(Reply::Progress { bytes_left, written_bytes });
+            is_read = is_read && progress(Reply::Progress { bytes_left, written_bytes });
         };
         match request {
             Request::Status => {

@@ -63,11 +63,13 @@ impl Session {
         let deadline = now.checked_add(within).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
         let volume = self.state().volume.clone();
         let known = volume.as_ref().map_or(0, |volume| volume.rescued().len());
+        let unmounting = self.begin_unmounting();
         self.umount(UmountRequest { deadline: Some(within), ..request }, tick)
             .map_err(|failure| self.with_location(failure))?;
         // The thread that releases everything waits until no reference to the volume is left.
         let mut rescued = volume.map_or_else(Vec::new, |volume| volume.rescued());
         release();
+        drop(unmounting);
         let deadline = deadline.max(Instant::now() + LAST_ANSWERS_WITHIN);
         self.wait_released(deadline, request.discard, tick)?;
         rescued::after_unmount(&rescued.split_off(known.min(rescued.len())), self.entry.source.name())
@@ -114,13 +116,9 @@ impl Session {
             let ended = if is_limited { self.watch(|| front_end.wait_ended_within(limit), tick) } else { Ok(()) };
             return ended.map_err(|failure| self.leave(failure));
         }
-        {
-            let mut state = self.state();
-            state.unmounting += 1;
-            // Before the volume ends, because the main thread acts on it then.
-            state.has_discarded |= request.discard;
-        }
-        let _unmounting = OnDrop(|| self.state().unmounting -= 1);
+        // Before the volume ends, because the thread that releases it acts on it then.
+        self.state().has_discarded |= request.discard;
+        let _unmounting = self.begin_unmounting();
         // A daemon's other volumes go on.
         if let Some(engine) = self.state().engine.clone().filter(|_| self.entry.volume.is_none()) {
             engine.arena().stop_filling();
@@ -136,10 +134,29 @@ impl Session {
             // The flush continues on its own.
             Err(_) if front_end.is_unmounted() => Ok(()),
             outcome => {
-                self.state().has_discarded &= outcome.is_ok();
+                if request.discard && outcome.is_err() {
+                    self.state().has_discarded = false;
+                }
                 outcome
             }
         }
+    }
+
+    /// Until the returned value is dropped, the volume is being unmounted, and only the thread that does so releases it.
+    fn begin_unmounting(&self) -> impl Drop {
+        self.state().unmounting += 1;
+        OnDrop(|| {
+            self.state().unmounting -= 1;
+            self.changed.notify_all();
+        })
+    }
+
+    /// Waits until no thread unmounts it.
+    ///
+    /// # Blocking
+    /// As described.
+    pub(crate) fn wait_while_unmounting(&self) {
+        drop(self.changed.wait_while(self.state(), |state| state.unmounting > 0));
     }
 
     /// Calls `tick` with bytes left and written, at most once per [`TICK`].

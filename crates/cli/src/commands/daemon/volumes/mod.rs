@@ -328,17 +328,23 @@ impl Volumes {
 
     /// Waits until a volume that no program can reach is written back, and releases it (D1).
     fn release(&self, name: &VolumeName, session: &Session) {
+        // A reference to the front end keeps the source open: when a client learns that it is released, there is none.
+        session.wait_while_unmounting();
         let Some(front_end) = self.front_end_to_release(session) else { return };
         front_end.wait_ended();
         drop(front_end);
         self.release_ended_volume(name, session);
     }
 
-    /// Releases a volume if no program can reach it and everything is written back.
+    /// Releases the volume of a directory if no program can reach it and everything is written back. An object volume has
+    /// to wait for its store, so another thread does it.
     ///
     /// # Blocking
     /// Never for data.
     pub(super) fn release_if_ended(&self, name: &VolumeName, session: &Session) {
+        if session.entry.source.directory().is_none() {
+            return;
+        }
         let now = UmountRequest { deadline: Some(Duration::ZERO), ..UmountRequest::default() };
         let front_end = self.front_end_to_release(session);
         if front_end.is_some_and(|front_end| front_end.wait_ended_within(now).is_ok()) {
