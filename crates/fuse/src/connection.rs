@@ -15,9 +15,14 @@ const SLICES_MAX: usize = 260;
 
 /// Whether the kernel has closed the connection with this descriptor.
 pub(crate) fn is_closed(fd: BorrowedFd<'_>) -> bool {
+    is_closed_within(fd, &Timespec::default())
+}
+
+/// Waits until the kernel has closed the connection, at most for `time`. Returns whether it has.
+pub(crate) fn is_closed_within(fd: BorrowedFd<'_>, time: &Timespec) -> bool {
     // Errors are always reported by poll.
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
-    poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+    poll(&mut fds, Some(time)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
 }
 
 pub(crate) struct Connection {

@@ -110,7 +110,7 @@ impl FileSystem {
 
 /// Whether an ext4 on `dev` has a journal. False if that is not known; ext2 has the same magic number.
 fn has_journal(dev: u64) -> bool {
-    let device = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(dev), minor(dev)));
+    let device = fs::read_link(format!("/sys/dev/block/{}:{}", major(dev), minor(dev)));
     let name = device.ok().and_then(|device| device.file_name().map(OsStr::to_owned));
     name.is_some_and(|name| Path::new("/sys/fs/ext4").join(name).join("journal_task").exists())
 }

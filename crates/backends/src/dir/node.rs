@@ -65,18 +65,16 @@ impl DirNode {
 
     /// A descriptor for reading: the writer if there is one.
     pub(super) fn reader(&self, fds: &ProcFds) -> io::Result<&NodeFd> {
-        match self.known_writer() {
-            Some(writer) => Ok(writer),
-            None => open_once(&self.reader, || self.reopen(fds, OFlags::RDONLY)),
-        }
+        self.reader_by(|| self.reopen(fds, OFlags::RDONLY))
     }
 
     /// As [`reader`](Self::reader), and never changes the mode for it.
     pub(super) fn permitted_reader(&self, fds: &ProcFds) -> io::Result<&NodeFd> {
-        match self.known_writer() {
-            Some(writer) => Ok(writer),
-            None => open_once(&self.reader, || fds.reopen(self.file()?, OFlags::RDONLY)),
-        }
+        self.reader_by(|| fds.reopen(self.file()?, OFlags::RDONLY))
+    }
+
+    fn reader_by(&self, open: impl FnOnce() -> io::Result<NodeFd>) -> io::Result<&NodeFd> {
+        self.known_writer().map_or_else(|| open_once(&self.reader, open), Ok)
     }
 
     /// A descriptor for writing. A refusal is not remembered: it may pass, and the engine tries again.

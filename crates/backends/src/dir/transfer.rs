@@ -221,15 +221,12 @@ impl Volume {
     /// removed.
     fn sync_changed(&self, node: &Node) -> Answer<bool> {
         let changed = self.node(node)?;
-        let synced = match changed.kind {
+        let opened = match changed.kind {
             NodeKind::Symlink | NodeKind::Special => return Ok(false),
-            NodeKind::Directory => self.sync_node(node, SyncScope::All),
-            NodeKind::File => match changed.permitted_reader(&self.fds) {
-                Ok(fd) => fsync(fd).map_err(failed("fsync")),
-                Err(errno) => Err(failed("open for syncing")(errno)),
-            },
+            NodeKind::Directory => Ok(()),
+            NodeKind::File => changed.permitted_reader(&self.fds).map(drop).map_err(failed("open for syncing")),
         };
-        match synced {
+        match opened.and_then(|()| self.sync_node(node, SyncScope::All)) {
             Err(error)
                 if !changed.has_writer()
                     && matches!(error.kind(), ErrorKind::Permission | ErrorKind::NotFound | ErrorKind::Invalid) =>

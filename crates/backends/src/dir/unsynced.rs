@@ -139,8 +139,9 @@ impl Unsynced {
 mod tests {
     use std::cell::{Cell, RefCell};
 
-    use super::*;
     use slackwater::ErrorKind;
+
+    use super::*;
 
     fn node(ino: u64) -> Node {
         Node::new(NodeId { dev: 1, ino, generation: 0 }, ())

@@ -77,6 +77,7 @@ pub(crate) fn acquire(
     say: &dyn Fn(&str),
 ) -> Result<Option<Ownership>, Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot register the mount: {error}"));
+    let is_of_dead = |found: &Found| !found.is_alive && found.entry.source.conflicts_with(&entry.source);
     // A process that has ended may still be releasing its lock: a killed process closes its descriptors in no defined
     // order.
     let mut left_at: Option<Instant> = None;
@@ -85,16 +86,11 @@ pub(crate) fn acquire(
             let guard = registry.lock().map_err(failed)?;
             let mut mounts = registry.entries_of_others()?;
             match obstacle(registry, &mut mounts, entry, source_fd.as_ref(), say).map_err(failed)? {
-                Some(obstacle) => {
-                    let is_of_dead =
-                        |found: &Found| !found.is_alive && found.entry.source.conflicts_with(&entry.source);
-                    (obstacle, mounts.iter().any(is_of_dead))
-                }
+                Some(obstacle) => (obstacle, mounts.iter().any(is_of_dead)),
                 None => {
                     let dead = || mounts.iter().filter(|found| !found.is_alive);
                     dead_mounts::check_left_elsewhere(dead(), entry)?;
-                    let is_around = |found: &Found| found.entry.source.conflicts_with(&entry.source);
-                    if entry.source.directory().is_some() && dead().any(is_around) {
+                    if entry.source.directory().is_some() && mounts.iter().any(is_of_dead) {
                         registry.mark_unsynced(&entry.identity).map_err(failed)?;
                     }
                     dead_mounts::forget(dead(), entry);

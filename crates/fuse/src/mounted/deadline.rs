@@ -46,6 +46,12 @@ impl Deadline {
         Some(self.deadline.map_or(stalled, |deadline| deadline.min(stalled)))
     }
 
+    /// The end of an attempt that lasts `time` at most: then the unmount gives up, or reports and tries again.
+    pub(super) fn slice(&self, time: Duration) -> Option<Tick> {
+        let end = self.sb.now() + time;
+        Some(self.until().map_or(end, |until| until.min(end)))
+    }
+
     pub(super) fn has_passed(&self) -> bool {
         self.until().is_some_and(|until| self.sb.now() > until)
     }

@@ -25,8 +25,7 @@ impl MountedVolume {
         progress: &dyn Fn(Progress),
     ) -> Result<(), MountedError> {
         if self.volume.mapped_nodes().is_empty() {
-            let soon = self.sb.now() + POLL_INTERVAL;
-            match self.sb.flush_until(Some(deadline.until().map_or(soon, |until| until.min(soon)))) {
+            match self.sb.flush_until(deadline.slice(POLL_INTERVAL)) {
                 Err(UmountError::Deadline { .. }) if !deadline.has_passed() => {}
                 flushed => return Ok(flushed?),
             }
@@ -65,8 +64,7 @@ impl MountedVolume {
 fn flush_unless_overtaken(sb: &Arc<SuperBlock>, deadline: &Deadline) -> Result<(), MountedError> {
     loop {
         let before = sb.status();
-        let slice = sb.now() + SLICE;
-        match sb.flush_until(Some(deadline.until().map_or(slice, |until| until.min(slice)))) {
+        match sb.flush_until(deadline.slice(SLICE)) {
             Err(UmountError::Deadline { .. }) if !deadline.has_passed() => {}
             flushed => return Ok(flushed?),
         }

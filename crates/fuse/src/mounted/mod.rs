@@ -376,10 +376,9 @@ impl MountedVolume {
         }
         let report = || self.report(Step::FlushingTheRest, progress);
         deadline.retry(|until| self.sb.freeze_writes(until, &report))?;
-        deadline.retry(|until| {
+        deadline.retry(|_| {
             report();
-            let soon = self.sb.now() + SLICE;
-            self.sb.flush_until(Some(until.map_or(soon, |until| until.min(soon))))
+            self.sb.flush_until(deadline.slice(SLICE))
         })?;
         if !force {
             self.wait_for_calls(deadline, &report)?;

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use slackwater::LandingFrames;
 use slackwater_sync::shim::atomic::Ordering;
@@ -14,6 +14,7 @@ use slackwater_sync::shim::{Arc, Weak, thread_local};
 use super::context::{Context, Role};
 use super::table::slot_of;
 use super::{CLOSING, Core};
+use crate::connection::is_closed_within;
 use crate::landing::LandingPad;
 use crate::session::{Ended, Shared};
 
@@ -227,6 +228,6 @@ impl Reader {
 /// `ECONNABORTED` even for an unmount; the next read tells the two apart.
 fn wait_closed(fd: BorrowedFd<'_>) {
     const LONG_ENOUGH: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-    // Errors are always reported by poll. The result does not matter, since the next read says more.
-    let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::empty())], Some(&LONG_ENOUGH));
+    // The result does not matter, since the next read says more.
+    let _ = is_closed_within(fd, &LONG_ENOUGH);
 }

@@ -403,7 +403,7 @@ impl Slot {
     /// The possessions of the volume of `session`, once.
     fn take_held(&mut self, session: &Session) -> Option<Held> {
         match self {
-            Self::Mounted(volume) if std::ptr::eq(&raw const *volume.session, session) => volume.held.take(),
+            Self::Mounted(volume) if std::ptr::eq(Arc::as_ptr(&volume.session), session) => volume.held.take(),
             Self::Reserved(_) | Self::Mounted(_) => None,
         }
     }
