@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::CWD;
 
 use crate::local_stat::local_stat;
+use crate::mounted::processes::each_process;
 use crate::printable::Printable as _;
 
 /// A process that uses a mount, and one thing that it uses there.
@@ -52,16 +53,11 @@ pub(super) fn list(holders: &[Holder]) -> String {
 }
 
 /// All processes that use something on the device `dev`, each with the first path found.
+///
+/// # Blocking
+/// As [`each_process`].
 pub(super) fn of(dev: u64) -> Vec<Holder> {
-    pids().into_iter().filter_map(|pid| holder(pid, dev)).collect()
-}
-
-/// All process ids, sorted.
-pub(super) fn pids() -> Vec<u32> {
-    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    let mut pids: Vec<u32> = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-    pids.sort_unstable();
-    pids
+    each_process(move |pid| holder(pid, dev)).collect()
 }
 
 fn holder(pid: u32, dev: u64) -> Option<Holder> {

@@ -33,6 +33,7 @@ mod kept;
 mod namespaces;
 mod places;
 mod point;
+mod processes;
 mod remount;
 mod start;
 

@@ -14,7 +14,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use slackwater_arena::MountInfo;
 use slackwater_sync::shim::thread;
 
-use crate::mounted::holders::{Hold, Holder, pids};
+use crate::mounted::holders::{Hold, Holder};
+use crate::mounted::processes::each_process;
 use crate::sys;
 
 /// Mounts of the device `dev`, each with one process of its namespace, except the one at `here` in this process's
@@ -24,14 +25,13 @@ pub(super) fn other_mounts(here: &Path, dev: u64) -> Vec<Holder> {
     let own = fs::read_link("/proc/self/ns/mnt").ok();
     let mut seen = HashSet::new();
     let mut mounts = Vec::new();
-    for pid in pids() {
-        let process = PathBuf::from(format!("/proc/{pid}"));
-        // Belongs to another user, or has exited.
-        let Ok(namespace) = fs::read_link(process.join("ns/mnt")) else { continue };
+    // A process without an answer belongs to another user, or has exited.
+    for (pid, namespace) in each_process(|pid| Some((pid, fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?))) {
         let is_own = own.as_ref() == Some(&namespace);
         if !seen.insert(namespace) {
             continue;
         }
+        let process = PathBuf::from(format!("/proc/{pid}"));
         let Ok(mountinfo) = fs::read(process.join("mountinfo")) else { continue };
         let command = fs::read(process.join("comm")).unwrap_or_default();
         let command = String::from_utf8_lossy(command.trim_ascii_end()).into_owned();
@@ -49,11 +49,17 @@ pub(super) fn visit<T: Send + 'static>(
     namespace: &Path,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Errno> {
-    let is_inside = |process: &PathBuf| fs::read_link(process.join("ns/mnt")).is_ok_and(|link| link == namespace);
-    let process = pids().into_iter().map(|pid| PathBuf::from(format!("/proc/{pid}"))).find(is_inside);
-    let process = process.ok_or(Errno::SRCH)?;
-    let entrance = open(process.join("ns/mnt"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let root = open(process.join("root"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let namespace = namespace.to_owned();
+    let mut entrances = each_process(move |pid| {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let is_inside = fs::read_link(process.join("ns/mnt")).is_ok_and(|link| link == namespace);
+        is_inside.then(|| {
+            let entrance = open(process.join("ns/mnt"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+            let root = open(process.join("root"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+            Ok::<_, Errno>((entrance, root))
+        })
+    });
+    let (entrance, root) = entrances.next().ok_or(Errno::SRCH)??;
     let enter = move || -> Result<T, Errno> {
         // A thread that shares its root and working directory with others cannot leave its namespace.
         sys::have_own_directories()?;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater_backends::{DirBackend, Rule};
 use slackwater_fuse::mount::unmount;
+use slackwater_fuse::{MountedError, UmountRequest};
 
 use crate::mapper::Mapper;
 use crate::needs;
@@ -103,45 +104,94 @@ fn use_fully(volume: &TestVolume, seed: u8) {
     assert!(fs::read(volume.file("a")).unwrap() == pattern(seed, BYTES));
 }
 
+/// A process that executes a program first closes its files. A close waits for a file system that hangs, and most entries
+/// of the process in `/proc` cannot be read until then.
+#[test]
+fn p04_a_program_that_cannot_start_delays_no_unmount() {
+    in_own_process("hung::p04_a_program_that_cannot_start_delays_no_unmount", || {
+        let rig = Rig::new(64 << 20);
+        let Some(bindfs) = Bindfs::new(&rig) else { return };
+        let volume = Arc::new(rig.mount());
+        let used = File::create(volume.file("a")).unwrap();
+        let hung = File::create(bindfs.path.join("a")).unwrap();
+        let stopped = bindfs.stop();
+        let starting = std::thread::spawn(|| wait(&mut spawn("true", &[])));
+        until("a child waits for the hung file system", || children().into_iter().any(|child| !answers(child)));
+        for _ in 0..3 {
+            let volume = Arc::clone(&volume);
+            let took = within("an unmount of a volume in use", move || {
+                let result = volume.mounted.umount(UmountRequest::default(), &|_| {});
+                let Err(MountedError::Busy { holders, .. }) = result else { panic!("{result:?}") };
+                assert!(holders.iter().any(|holder| holder.pid == std::process::id()), "{holders:?}");
+            });
+            assert!(took < PROMPT, "{took:?}");
+        }
+        assert!((1..=4).contains(&threads()["sw-proc"]), "a thread waits for the child: {:?}", threads());
+        drop(used);
+        let took = within("the unmount", move || volume.umount().unwrap());
+        assert!(took < PROMPT, "{took:?}");
+        assert!(children().into_iter().any(|child| !answers(child)), "the child still waits");
+        drop((stopped, hung));
+        assert!(starting.join().unwrap().expect("it starts").success());
+    });
+}
+
+/// The process ids of the children of this process.
+fn children() -> Vec<u32> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect()
+}
+
+/// Whether the mappings of the process can be read.
+fn answers(pid: u32) -> bool {
+    let (send, answer) = mpsc::channel();
+    std::thread::spawn(move || send.send(fs::read(format!("/proc/{pid}/maps")).is_ok()));
+    answer.recv_timeout(Duration::from_millis(500)).is_ok()
+}
+
 #[test]
 fn p04_a_source_that_does_not_respond_stops_no_other_volume() {
-    let rig = Rig::new(64 << 20);
-    let Some(bindfs) = Bindfs::new(&rig) else { return };
-    let mut others: Vec<_> = (0..4).map(|_| Arc::new(rig.mount())).collect();
-    let hung = rig.mount_on(Arc::new(DirBackend::open(&bindfs.path).unwrap()));
-    fs::create_dir(hung.file("d")).unwrap();
-    let mut file = File::create(hung.file("a")).unwrap();
-    let stopped = bindfs.stop();
-    // This goes to the cache. Calls that need the source wait, on more threads than the pool has readers.
-    file.write_all(&pattern(9, BYTES)).unwrap();
-    let names: Vec<_> = (0..12).map(|number| hung.file(&format!("d/{number}")).display().to_string()).collect();
-    let mut children: Vec<_> = names.iter().map(|name| spawn("mkdir", &[name])).collect();
-    children.push(spawn("sync", &[hung.file("a").to_str().unwrap()]));
-    for (seed, volume) in (0..).zip(others.drain(..)) {
-        let took = within("another volume", move || {
-            use_fully(&volume, seed);
-            volume.umount().unwrap();
-            assert!(fs::read(volume.stored("a")).unwrap() == pattern(seed, BYTES));
+    // No other test starts a program while it has the files of this one, whose close would wait.
+    in_own_process("hung::p04_a_source_that_does_not_respond_stops_no_other_volume", || {
+        let rig = Rig::new(64 << 20);
+        let Some(bindfs) = Bindfs::new(&rig) else { return };
+        let mut others: Vec<_> = (0..4).map(|_| Arc::new(rig.mount())).collect();
+        let hung = rig.mount_on(Arc::new(DirBackend::open(&bindfs.path).unwrap()));
+        fs::create_dir(hung.file("d")).unwrap();
+        let mut file = File::create(hung.file("a")).unwrap();
+        let stopped = bindfs.stop();
+        // This goes to the cache. Calls that need the source wait, on more threads than the pool has readers.
+        file.write_all(&pattern(9, BYTES)).unwrap();
+        let names: Vec<_> = (0..12).map(|number| hung.file(&format!("d/{number}")).display().to_string()).collect();
+        let mut children: Vec<_> = names.iter().map(|name| spawn("mkdir", &[name])).collect();
+        children.push(spawn("sync", &[hung.file("a").to_str().unwrap()]));
+        for (seed, volume) in (0..).zip(others.drain(..)) {
+            let took = within("another volume", move || {
+                use_fully(&volume, seed);
+                volume.umount().unwrap();
+                assert!(fs::read(volume.stored("a")).unwrap() == pattern(seed, BYTES));
+            });
+            println!("meanwhile another volume was used and unmounted in {took:?}");
+            assert!(took < PROMPT, "{took:?}");
+        }
+        // A new volume can be mounted and unmounted too.
+        let fresh = rig.mount();
+        let took = within("a new volume", move || {
+            use_fully(&fresh, 7);
+            fresh.umount().unwrap();
         });
-        println!("meanwhile another volume was used and unmounted in {took:?}");
         assert!(took < PROMPT, "{took:?}");
-    }
-    // A new volume can be mounted and unmounted too.
-    let fresh = rig.mount();
-    let took = within("a new volume", move || {
-        use_fully(&fresh, 7);
-        fresh.umount().unwrap();
+        assert!(children.iter_mut().all(|child| child.try_wait().unwrap().is_none()), "the source has not responded");
+        drop(stopped);
+        for child in &mut children {
+            assert!(wait(child).expect("it continues").success());
+        }
+        drop(file);
+        hung.umount().unwrap();
+        assert!(fs::read(bindfs.directory.join("a")).unwrap() == pattern(9, BYTES));
+        assert_eq!(fs::read_dir(bindfs.directory.join("d")).unwrap().count(), names.len());
     });
-    assert!(took < PROMPT, "{took:?}");
-    assert!(children.iter_mut().all(|child| child.try_wait().unwrap().is_none()), "the source has not responded");
-    drop(stopped);
-    for child in &mut children {
-        assert!(wait(child).expect("it continues").success());
-    }
-    drop(file);
-    hung.umount().unwrap();
-    assert!(fs::read(bindfs.directory.join("a")).unwrap() == pattern(9, BYTES));
-    assert_eq!(fs::read_dir(bindfs.directory.join("d")).unwrap().count(), names.len());
 }
 
 /// Each volume would block as many threads as a session may, and together more than the pool has.

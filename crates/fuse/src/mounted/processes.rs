@@ -1,0 +1,164 @@
+//! Reads `/proc` entries of all processes, without waiting for a process that hangs.
+//!
+//! The kernel locks a process while it executes a program. In this time the process closes files, and a close waits for
+//! the server of its file system. Most of its entries in `/proc` wait for this lock. So a server that hangs would stop
+//! each reader of `/proc`, and with it the unmounts of other volumes. Here a thread reads, and its caller goes on.
+//!
+//! # Invariants
+//! W1. At most one thread waits for a process that does not answer, and at most [`STUCK_MAX`] threads wait for such
+//!     processes. Each ends when its process answers.
+//!
+//! # Kernel counterpart
+//! `begin_new_exec`, which closes files with `exec_update_lock` held; `proc_mem_open` and `proc_pid_get_link`, which take
+//! it.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fs;
+use std::time::Duration;
+
+use slackwater_sync::Completion;
+use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::{Arc, Weak, thread};
+
+use crate::volume::lock_order::LEAF;
+
+/// How long a process may take to answer.
+const ANSWER_MAX: Duration = Duration::from_millis(200);
+/// Threads that wait for processes which do not answer. With so many, nothing more is read.
+const STUCK_MAX: usize = 4;
+
+/// Processes that have not answered in time. A thread waits for each, as long as the second field can be upgraded.
+static STUCK: Mutex<Vec<(u32, Weak<dyn Any + Send + Sync>)>> = Mutex::new(LEAF, Vec::new());
+
+/// The results of `read` for all processes, in the order of their ids. A process that does not answer is left out.
+///
+/// # Blocking
+/// The iterator waits [`ANSWER_MAX`] for a process that does not answer, and for at most [`STUCK_MAX`] of them.
+pub(super) fn each_process<T, F>(read: F) -> Processes<T, F>
+where
+    T: Send + 'static,
+    F: Fn(u32) -> Option<T> + Clone + Send + 'static,
+{
+    Processes { left: pids(), read, reader: None }
+}
+
+/// An iterator over processes.
+pub(super) struct Processes<T, F> {
+    /// Those that have not answered yet.
+    left: VecDeque<u32>,
+    read: F,
+    reader: Option<Arc<Answers<T>>>,
+}
+
+/// The answers that a thread has read. It ends when it is the last that refers to them.
+struct Answers<T> {
+    /// Completed once for each of the answers.
+    ready: Completion,
+    answers: Mutex<VecDeque<Option<T>>>,
+}
+
+impl<T, F> Iterator for Processes<T, F>
+where
+    T: Send + 'static,
+    F: Fn(u32) -> Option<T> + Clone + Send + 'static,
+{
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        loop {
+            let reader = match self.reader.take() {
+                Some(reader) => reader,
+                None => self.start()?,
+            };
+            let pid = self.left.pop_front()?;
+            if reader.ready.wait_timeout(ANSWER_MAX) {
+                tracing::debug!(pid, "the process does not answer: it executes a program and waits for a file system");
+                let waiting: Weak<Answers<T>> = Arc::downgrade(&reader);
+                STUCK.lock().push((pid, waiting));
+                continue;
+            }
+            let answer = reader.answers.lock().pop_front().flatten();
+            self.reader = Some(reader);
+            if answer.is_some() {
+                return answer;
+            }
+        }
+    }
+}
+
+impl<T, F> Processes<T, F>
+where
+    T: Send + 'static,
+    F: Fn(u32) -> Option<T> + Clone + Send + 'static,
+{
+    /// Starts a thread for the processes that are left, without those that another thread waits for. `None` if no process
+    /// is left, W1 forbids a further thread, or the system has none.
+    fn start(&mut self) -> Option<Arc<Answers<T>>> {
+        let mut stuck = STUCK.lock();
+        stuck.retain(|(_, waiting)| waiting.strong_count() > 0);
+        self.left.retain(|pid| stuck.iter().all(|(silent, _)| silent != pid));
+        if self.left.is_empty() || stuck.len() >= STUCK_MAX {
+            return None;
+        }
+        let reader = Arc::new(Answers { ready: Completion::new(), answers: Mutex::new(LEAF, VecDeque::new()) });
+        let (shared, pids, read) = (Arc::clone(&reader), self.left.clone(), self.read.clone());
+        let work = move || {
+            for pid in pids {
+                let answer = read(pid);
+                if Arc::strong_count(&shared) == 1 {
+                    return;
+                }
+                shared.answers.lock().push_back(answer);
+                shared.ready.complete();
+            }
+        };
+        thread::Builder::new().name("sw-proc".to_owned()).spawn(work).ok()?;
+        Some(reader)
+    }
+}
+
+/// All process ids, sorted.
+fn pids() -> VecDeque<u32> {
+    let Ok(processes) = fs::read_dir("/proc") else { return VecDeque::new() };
+    let mut pids: Vec<u32> = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn every_process_is_asked_in_the_order_of_their_ids() {
+        let asked: Vec<u32> = each_process(Some).collect();
+        assert!(asked.is_sorted() && asked.contains(&std::process::id()));
+    }
+
+    #[test]
+    fn a_process_that_does_not_answer_is_left_out_and_gets_one_thread() {
+        // Other tests look for this process meanwhile.
+        let silent = pids().into_iter().find(|pid| *pid != std::process::id()).unwrap();
+        let (asked, release) = (Arc::new(AtomicUsize::new(0)), Arc::new(Completion::new()));
+        let (count, hold) = (Arc::clone(&asked), Arc::clone(&release));
+        let read = move |pid| {
+            if pid == silent {
+                count.fetch_add(1, Ordering::Relaxed);
+                hold.wait();
+            }
+            Some(pid)
+        };
+        let others: Vec<u32> = each_process(read.clone()).collect();
+        assert!(!others.contains(&silent) && !others.is_empty(), "{others:?}");
+        assert!(!each_process(read.clone()).any(|pid| pid == silent));
+        assert_eq!(asked.load(Ordering::Relaxed), 1, "the second iterator leaves it out");
+        release.complete_all();
+        // The process is asked again once its thread has ended.
+        while !each_process(read.clone()).any(|pid| pid == silent) {
+            thread::yield_now();
+        }
+    }
+}
