@@ -304,6 +304,12 @@ pub(crate) struct MountArguments {
     /// Limit what an object volume sends to its store per second, such as 50MiB
     #[arg(long, value_name = "SIZE", value_parser = parse_upload_limit)]
     pub(crate) upload_limit: Option<u64>,
+    /// A file with the credentials of an object volume, in place of those in the environment
+    ///
+    /// It has lines such as AWS_ACCESS_KEY_ID=KEY, and no other user may access it. Each process of the mount reads it
+    /// again.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) credentials: Option<PathBuf>,
     /// Let other users access the mount, subject to file permissions [default for root]
     #[arg(long)]
     pub(crate) allow_other: bool,

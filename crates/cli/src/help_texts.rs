@@ -73,7 +73,8 @@ URL is one of
   az://CONTAINER/PREFIX    Azure Blob Storage
   file:///DIRECTORY        a local directory, to try it out
 
-Credentials and endpoints come from the environment, never from the URL:
+Credentials and endpoints come from the environment, or from a file with
+--credentials, never from the URL:
   s3  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
       AWS_REGION, AWS_PROFILE (in ~/.aws), and AWS_ENDPOINT_URL with
       AWS_ALLOW_HTTP=true for a server of your own; on EC2 and EKS the
@@ -161,6 +162,7 @@ The configuration file is TOML:
   source = \"s3://bucket/archive\"
   mountpoint = \"/mnt/archive\"
   upload-limit = \"50MiB\"   # per second; follow = \"5s\" if read-only
+  credentials = \"/etc/slackwater-archive.env\"
 
 Examples:
   slackwater daemon --config /etc/slackwater.toml
@@ -283,7 +285,8 @@ Examples:
       --tenant-limit /system.slice/backup.service=64MiB
   slackwater mount --daemon /srv/web /mnt/web --name web
   slackwater mount s3://bucket/volume /mnt/volume --upload-limit 50MiB
-  slackwater mount s3://bucket/volume /mnt/copy --read-only --follow 5s";
+  slackwater mount s3://bucket/volume /mnt/copy --read-only --follow 5s
+  slackwater mount s3://bucket/volume /mnt/volume --credentials keys.env";
 
 pub(crate) const UMOUNT_NOTES: &str = "\
 Without --force, a volume in use stays mounted, and the message names

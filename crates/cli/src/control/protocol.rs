@@ -169,6 +169,9 @@ pub(crate) struct MountRequest {
     pub(crate) mountpoint: PathBuf,
     #[serde(default)]
     pub(crate) options: VolumeOptions,
+    /// A file with the credentials of an object volume, absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) credentials: Option<PathBuf>,
 }
 
 /// How requests reach the process of a mount.

@@ -1,7 +1,7 @@
 //! The calls of this module in a build without the cargo feature `object`: all fail, with advice.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -9,6 +9,8 @@ use slackwater::backend::Backend;
 
 use crate::control::protocol::{ObjectStatus, VolumeOptions};
 use crate::exit::Failure;
+#[cfg(feature = "containers")]
+use crate::object::Credentials;
 use crate::object::StoreFinding;
 use crate::object::arguments::{FsckArguments, GcArguments, MkfsArguments};
 use crate::registry::Entry;
@@ -59,7 +61,7 @@ impl Volume {
     }
 }
 
-pub(crate) fn find(_: &str, _: bool) -> Result<(ObjectVolume, Option<PathBuf>), Failure> {
+pub(crate) fn find(_: &str, _: bool, _: Option<&Path>) -> Result<(ObjectVolume, Option<PathBuf>), Failure> {
     Err(absent())
 }
 
@@ -85,16 +87,21 @@ pub(crate) fn canonical_url(_: &str) -> Result<String, Failure> {
 }
 
 #[cfg(feature = "containers")]
-pub(crate) fn urls_below(_: &str) -> Result<Vec<String>, Failure> {
+pub(crate) fn urls_below(_: &str, _: &Credentials) -> Result<Vec<String>, Failure> {
     Err(absent())
 }
 
 #[cfg(feature = "containers")]
-pub(crate) fn make_volume(_: &str) -> Result<(), Failure> {
+pub(crate) fn make_volume(_: &str, _: &Credentials) -> Result<(), Failure> {
     Err(absent())
 }
 
 #[cfg(feature = "containers")]
-pub(crate) fn delete_volume(_: &str) -> Result<(), Failure> {
+pub(crate) fn check_volume(_: &str, _: &Credentials) -> Result<(), Failure> {
+    Err(absent())
+}
+
+#[cfg(feature = "containers")]
+pub(crate) fn delete_volume(_: &str, _: &Credentials) -> Result<(), Failure> {
     Err(absent())
 }

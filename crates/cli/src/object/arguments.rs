@@ -1,5 +1,6 @@
 //! The command lines of the commands on object volumes, which every build has.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -14,6 +15,9 @@ pub(crate) struct MkfsArguments {
     /// Where to make it: a bucket that exists, and a prefix in it that no object has
     #[arg(value_name = "URL")]
     pub(crate) url: String,
+    /// A file with credentials, in place of those in the environment
+    #[arg(long, value_name = "FILE")]
+    pub(crate) credentials: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -22,6 +26,9 @@ pub(crate) struct FsckArguments {
     /// The volume
     #[arg(value_name = "URL")]
     pub(crate) url: String,
+    /// A file with credentials, in place of those in the environment
+    #[arg(long, value_name = "FILE")]
+    pub(crate) credentials: Option<PathBuf>,
     /// Repair what can be repaired; files without a name go to /lost+found
     ///
     /// Without it, nothing in the store is changed.
@@ -41,6 +48,9 @@ pub(crate) struct GcArguments {
     /// The volume
     #[arg(value_name = "URL")]
     pub(crate) url: String,
+    /// A file with credentials, in place of those in the environment
+    #[arg(long, value_name = "FILE")]
+    pub(crate) credentials: Option<PathBuf>,
     /// Show what would be deleted, and delete nothing
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use serde_json::json;
 use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
-use slackwater_object::{FsckOptions, FsckReport, Location, VolumeError, fsck};
+use slackwater_object::{FsckOptions, FsckReport, VolumeError, fsck};
 
 use crate::exit::{Failure, Reason};
 use crate::object::arguments::FsckArguments;
-use crate::object::{failures, show};
+use crate::object::{failures, locate, show};
 use crate::output::progress::Meter;
 use crate::output::terminal::{errln, outln, print_json};
 
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &FsckArguments) -> Result<ExitCode, Failure> {
 }
 
 fn check(arguments: &FsckArguments) -> Result<FsckReport, Failure> {
-    let location = Location::parse(&arguments.url).map_err(|error| failures::of(&error, &arguments.url))?;
+    let location = locate(&arguments.url, arguments.credentials.as_deref())?;
     let options = FsckOptions { repair: arguments.repair, data: arguments.data };
     let mut meter = Meter::new("checking");
     let report = fsck(&location, &options, &mut |progress| show(&mut meter, &progress));

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use slackwater_arena::size;
-use slackwater_object::{GcOptions, Location, VolumeError, gc};
+use slackwater_object::{GcOptions, VolumeError, gc};
 
 use crate::exit::Failure;
 use crate::object::arguments::GcArguments;
-use crate::object::{failures, show};
+use crate::object::{failures, locate, show};
 use crate::output::progress::Meter;
 use crate::output::terminal::{outln, print_json};
 
@@ -20,7 +20,7 @@ use crate::output::terminal::{outln, print_json};
 /// # Blocking
 /// For the store.
 pub(crate) fn run(arguments: &GcArguments) -> Result<ExitCode, Failure> {
-    let location = Location::parse(&arguments.url).map_err(|error| failures::of(&error, &arguments.url))?;
+    let location = locate(&arguments.url, arguments.credentials.as_deref())?;
     let options = GcOptions { dry_run: arguments.dry_run, grace: arguments.grace };
     let mut meter = Meter::new("collecting");
     let report = gc(&location, &options, &mut |progress| show(&mut meter, &progress));

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use slackwater_object::{Location, ObjectBackend};
+use slackwater_object::ObjectBackend;
 
 use crate::exit::Failure;
 use crate::object::arguments::MkfsArguments;
-use crate::object::{failures, wait_for_store};
+use crate::object::{failures, locate, wait_for_store};
 use crate::output::terminal::outln;
 use crate::source;
 
@@ -18,7 +18,7 @@ use crate::source;
 /// # Blocking
 /// For the store.
 pub(crate) fn run(arguments: &MkfsArguments) -> Result<(), Failure> {
-    let location = Location::parse(&arguments.url).map_err(|error| failures::of(&error, &arguments.url))?;
+    let location = locate(&arguments.url, arguments.credentials.as_deref())?;
     if source::is_in_memory(Path::new(&arguments.url)) {
         return Err(Failure::usage("a store in memory ends with its process")
             .advise("mount it without mkfs: slackwater mount memory: MOUNTPOINT"));

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! arguments      the command lines
+//! credentials    those of one volume
 //! volume         find, open and close a volume
 //! failures       errors of volumes as messages
 //! mkfs, fsck, gc the commands on a volume
@@ -13,6 +14,8 @@
 #[cfg(not(feature = "object"))]
 mod absent;
 pub(crate) mod arguments;
+#[cfg(feature = "containers")]
+mod credentials;
 #[cfg(feature = "object")]
 mod doctor;
 #[cfg(feature = "object")]
@@ -31,9 +34,11 @@ mod volume;
 #[cfg(not(feature = "object"))]
 pub(crate) use self::absent::{LOG_FORMAT, Volume, check_store, find, fsck, gc, mkfs};
 #[cfg(all(not(feature = "object"), feature = "containers"))]
-pub(crate) use self::absent::{canonical_url, delete_volume, make_volume, urls_below};
+pub(crate) use self::absent::{canonical_url, check_volume, delete_volume, make_volume, urls_below};
+#[cfg(feature = "containers")]
+pub(crate) use self::credentials::Credentials;
 #[cfg(all(feature = "object", feature = "containers"))]
-pub(crate) use self::pooled::{canonical_url, delete_volume, make_volume, urls_below};
+pub(crate) use self::pooled::{canonical_url, check_volume, delete_volume, make_volume, urls_below};
 #[cfg(feature = "object")]
 pub(crate) use self::{
     doctor::check_store,
@@ -55,6 +60,20 @@ pub(crate) const FOLLOW: std::time::Duration = std::time::Duration::from_secs(5)
 pub(crate) struct StoreFinding {
     pub(crate) name: String,
     pub(crate) result: Result<String, Failure>,
+}
+
+/// The place that a URL means, with the variables in the file `credentials`; without one, with those of this process.
+///
+/// # Errors
+/// The URL or the file is not valid.
+#[cfg(feature = "object")]
+fn locate(url: &str, credentials: Option<&std::path::Path>) -> Result<slackwater_object::Location, Failure> {
+    use slackwater_object::{Environment, Location};
+    let location = match credentials {
+        Some(path) => Environment::of_file(path).and_then(|variables| Location::parse_in(url, variables)),
+        None => Location::parse(url),
+    };
+    location.map_err(|error| failures::of(&error, url))
 }
 
 /// Does `work`, which waits for the store at `url`. If it takes long, prints that it goes on.

@@ -3,7 +3,7 @@
 use slackwater_object::{Location, ObjectBackend, delete, names_below};
 
 use crate::exit::Failure;
-use crate::object::failures;
+use crate::object::{Credentials, failures, locate};
 
 /// Open to every user: programs in containers have users of their own.
 const ROOT_MODE: u32 = 0o777;
@@ -13,7 +13,7 @@ const ROOT_MODE: u32 = 0o777;
 /// # Errors
 /// It is no place for volumes.
 pub(crate) fn canonical_url(url: &str) -> Result<String, Failure> {
-    location(url).map(|location| location.to_string())
+    locate(url, None).map(|location| location.to_string())
 }
 
 /// Makes an empty volume.
@@ -23,8 +23,8 @@ pub(crate) fn canonical_url(url: &str) -> Result<String, Failure> {
 ///
 /// # Blocking
 /// For the store.
-pub(crate) fn make_volume(url: &str) -> Result<(), Failure> {
-    ObjectBackend::mkfs_with_mode(&location(url)?, ROOT_MODE).map_err(|error| failures::of(&error, url))
+pub(crate) fn make_volume(url: &str, credentials: &Credentials) -> Result<(), Failure> {
+    ObjectBackend::mkfs_with_mode(&location(url, credentials)?, ROOT_MODE).map_err(|error| failures::of(&error, url))
 }
 
 /// Deletes a volume, or what is left of one.
@@ -34,8 +34,8 @@ pub(crate) fn make_volume(url: &str) -> Result<(), Failure> {
 ///
 /// # Blocking
 /// For the store, until all objects are deleted.
-pub(crate) fn delete_volume(url: &str) -> Result<(), Failure> {
-    delete(&location(url)?).map_err(|error| failures::of(&error, url))
+pub(crate) fn delete_volume(url: &str, credentials: &Credentials) -> Result<(), Failure> {
+    delete(&location(url, credentials)?).map_err(|error| failures::of(&error, url))
 }
 
 /// The URLs directly below a pool, each of which may be that of a volume.
@@ -45,11 +45,25 @@ pub(crate) fn delete_volume(url: &str) -> Result<(), Failure> {
 ///
 /// # Blocking
 /// For the store.
-pub(crate) fn urls_below(pool: &str) -> Result<Vec<String>, Failure> {
-    let names = names_below(&location(pool)?).map_err(|error| failures::of(&error, pool))?;
+pub(crate) fn urls_below(pool: &str, credentials: &Credentials) -> Result<Vec<String>, Failure> {
+    let names = names_below(&location(pool, credentials)?).map_err(|error| failures::of(&error, pool))?;
     Ok(names.into_iter().map(|name| format!("{pool}/{name}")).collect())
 }
 
-fn location(url: &str) -> Result<Location, Failure> {
-    Location::parse(url).map_err(|error| failures::of(&error, url))
+/// Reads that there is a volume.
+///
+/// # Errors
+/// There is none, or the store failed.
+///
+/// # Blocking
+/// For the store.
+pub(crate) fn check_volume(url: &str, credentials: &Credentials) -> Result<(), Failure> {
+    ObjectBackend::look(&location(url, credentials)?).map(drop).map_err(|error| failures::of(&error, url))
+}
+
+fn location(url: &str, credentials: &Credentials) -> Result<Location, Failure> {
+    if credentials.is_empty() {
+        return locate(url, None);
+    }
+    Location::parse_in(url, credentials.variables().collect()).map_err(|error| failures::of(&error, url))
 }

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use slackwater::backend::Backend;
 use slackwater_fuse::Printable as _;
-use slackwater_object::{Location, ObjectBackend, OpenOptions, Role, VolumeError};
+use slackwater_object::{ObjectBackend, OpenOptions, Role, VolumeError};
 
 use crate::control::protocol::{ObjectRole, ObjectStatus, VolumeOptions};
 use crate::exit::Failure;
-use crate::object::{self, failures, wait_for_store};
+use crate::object::{self, failures, locate, wait_for_store};
 use crate::os::private_dir;
 use crate::registry::Entry;
 use crate::source;
@@ -31,21 +31,29 @@ const TRY_EVERY: Duration = Duration::from_secs(2);
 pub(crate) const LOG_FORMAT: u32 = ObjectBackend::LOG_FORMAT;
 
 /// Reads which volume is at a URL, and returns it with its directory, if the store is a directory. A store in memory has
-/// no volume before it is mounted, so this makes one.
+/// no volume before it is mounted, so this makes one. `credentials` is a file with variables, in place of those of this
+/// process.
 ///
 /// # Errors
 /// The URL is wrong, the store fails, or there is no volume.
 ///
 /// # Blocking
 /// For the store.
-pub(crate) fn find(url: &str, is_read_only: bool) -> Result<(ObjectVolume, Option<PathBuf>), Failure> {
-    let location = Location::parse(url).map_err(|error| failures::of(&error, url))?;
+pub(crate) fn find(
+    url: &str,
+    is_read_only: bool,
+    credentials: Option<&Path>,
+) -> Result<(ObjectVolume, Option<PathBuf>), Failure> {
+    let location = locate(url, credentials)?;
     let mut looked = wait_for_store(&location.to_string(), || ObjectBackend::look(&location));
     if matches!(looked, Err(VolumeError::NoVolume(_))) && source::is_in_memory(Path::new(url)) {
         looked = ObjectBackend::mkfs(&location).and_then(|()| ObjectBackend::look(&location));
     }
     let info = looked.map_err(|error| failures::of(&error, &location.to_string()))?;
-    let volume = ObjectVolume { url: location.to_string(), id: info.id, is_read_only };
+    // Later processes of the mount have other working directories.
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let (url, credentials) = (location.to_string(), credentials.map(absolute));
+    let volume = ObjectVolume { url, id: info.id, is_read_only, credentials };
     Ok((volume, location.local_directory().map(Path::to_path_buf)))
 }
 
@@ -74,7 +82,7 @@ impl Volume {
         opening: Opening<'_>,
     ) -> Result<Self, Failure> {
         let (url, arena) = (&source.url, &entry.arena);
-        let location = Location::parse(url).map_err(|error| failures::of(&error, url))?;
+        let location = locate(url, source.credentials.as_deref())?;
         let (log_dir, is_new) = match source.is_read_only {
             true => (None, false),
             false => log_dir(source, arena).map(|(path, is_new)| (Some(path), is_new))?,

@@ -21,6 +21,9 @@ pub(crate) struct ObjectVolume {
     /// It follows a writer elsewhere.
     #[serde(default)]
     pub(crate) is_read_only: bool,
+    /// A file with the variables of its store, which each process of the mount reads. `None`: those of the process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) credentials: Option<PathBuf>,
 }
 
 impl ObjectVolume {
@@ -52,7 +55,7 @@ mod tests {
     fn a_log_is_one_if_it_has_files() {
         let dir = std::env::temp_dir().join(format!("slackwater-log-{}", std::process::id()));
         let arena = dir.join("a.arena");
-        let volume = ObjectVolume { url: "s3://b/p".into(), id: "7".into(), is_read_only: false };
+        let volume = ObjectVolume { url: "s3://b/p".into(), id: "7".into(), is_read_only: false, credentials: None };
         let log = volume.log_dir(&arena);
         assert!(!volume.has_log(&arena));
         fs::create_dir_all(&log).unwrap();

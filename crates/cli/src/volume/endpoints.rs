@@ -39,10 +39,11 @@ pub(crate) fn find(
     source: &Path,
     mountpoint: &Path,
     options: &VolumeOptions,
+    credentials: Option<&Path>,
     mounts: &[&Entry],
 ) -> Result<Endpoints, Failure> {
     source::check_options(source, options)?;
-    let (source, source_fd, store) = find_source(source, options.read_only)?;
+    let (source, source_fd, store) = find_source(source, options.read_only, credentials)?;
     if !is_no_mount_point(mountpoint) {
         free_dead(mountpoint)?;
     }
@@ -68,13 +69,20 @@ pub(crate) fn find(
 }
 
 /// The source; a directory open for reading; and the directory of an object volume, if its store is one.
-fn find_source(word: &Path, is_read_only: bool) -> Result<(Source, Option<OwnedFd>, Option<Directory>), Failure> {
+fn find_source(
+    word: &Path,
+    is_read_only: bool,
+    credentials: Option<&Path>,
+) -> Result<(Source, Option<OwnedFd>, Option<Directory>), Failure> {
     let Some(url) = word.to_str().filter(|_| source::is_url(word)) else {
+        if credentials.is_some() {
+            return Err(Failure::usage("--credentials is for object volumes, and the source is a directory"));
+        }
         let opened = Directory::open(word, OFlags::RDONLY);
         let (directory, fd) = opened.map_err(|error| refused("source", word, &error))?;
         return Ok((Source::Directory(directory), Some(fd), None));
     };
-    let (volume, store) = object::find(url, is_read_only)?;
+    let (volume, store) = object::find(url, is_read_only, credentials)?;
     let open = |path: PathBuf| {
         Directory::open(&path, OFlags::PATH)
             .map(|(directory, _)| directory)

@@ -20,5 +20,9 @@ mod process;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod sanity;
+#[allow(dead_code, reason = "these tests use a part of it")]
+#[cfg(feature = "object")]
+#[path = "../object/store.rs"]
+mod store;
 #[cfg(feature = "object")]
 mod stores;

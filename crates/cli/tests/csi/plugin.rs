@@ -76,6 +76,8 @@ pub(crate) struct Volume {
     pub(crate) staging: PathBuf,
     pub(crate) target: PathBuf,
     pub(crate) mode: Mode,
+    /// Sent with each call that can have them.
+    pub(crate) secrets: HashMap<String, String>,
 }
 
 pub(crate) fn capability(mode: Mode) -> csi::VolumeCapability {
@@ -97,12 +99,32 @@ impl Volume {
     /// Makes a volume, with directories of its own in `scratch`.
     #[track_caller]
     pub(crate) fn create(scratch: &Scratch, plugin: &Plugin, name: &str) -> Self {
+        Self::create_with(scratch, plugin, name, HashMap::new())
+    }
+
+    /// As [`create`](Self::create), with secrets.
+    #[track_caller]
+    pub(crate) fn create_with(
+        scratch: &Scratch,
+        plugin: &Plugin,
+        name: &str,
+        secrets: HashMap<String, String>,
+    ) -> Self {
         let mode = Mode::SingleNodeWriter;
-        let made: csi::CreateVolumeResponse = plugin.call("Controller/CreateVolume", &wanted(name, mode)).unwrap();
+        let wanted = csi::CreateVolumeRequest { secrets: secrets.clone(), ..wanted(name, mode) };
+        let made: csi::CreateVolumeResponse = plugin.call("Controller/CreateVolume", &wanted).unwrap();
         let csi::Volume { volume_id, volume_context, .. } = made.volume.unwrap();
         let staging = scratch.dir(&format!("{name}-staging"), 0o755);
         let target = scratch.dir(&format!("{name}-pods"), 0o755).join("target");
-        Self { endpoint: plugin.endpoint.clone(), id: volume_id, context: volume_context, staging, target, mode }
+        Self {
+            endpoint: plugin.endpoint.clone(),
+            id: volume_id,
+            context: volume_context,
+            staging,
+            target,
+            mode,
+            secrets,
+        }
     }
 
     /// The directory or URL in which its data is.
@@ -128,6 +150,7 @@ impl Volume {
             staging_target_path: Self::path(&self.staging),
             volume_capability: Some(capability(self.mode)),
             volume_context: self.context.clone(),
+            secrets: self.secrets.clone(),
             ..csi::NodeStageVolumeRequest::default()
         };
         let answer = try_call::<csi::NodeStageVolumeResponse>(&self.endpoint, "Node/NodeStageVolume", &request);
@@ -163,7 +186,7 @@ impl Volume {
     }
 
     pub(crate) fn try_delete(&self) -> Option<Result<(), Refused>> {
-        let request = csi::DeleteVolumeRequest { volume_id: self.id.clone(), ..csi::DeleteVolumeRequest::default() };
+        let request = csi::DeleteVolumeRequest { volume_id: self.id.clone(), secrets: self.secrets.clone() };
         let answer = try_call::<csi::DeleteVolumeResponse>(&self.endpoint, "Controller/DeleteVolume", &request);
         answer.map(|answer| answer.map(drop))
     }

@@ -1,13 +1,18 @@
 //! Object volumes, which belong to no machine.
 
+use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
+use slackwater_csi_proto as csi;
+use slackwater_csi_proto::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use crate::life::thrice;
-use crate::plugin::{Plugin, Volume, names_in};
+use crate::plugin::{Plugin, Volume, names_in, wanted};
 use crate::process::Daemon;
 use crate::rig::{Scratch, need_fuse};
+use crate::store::stores;
 
 #[test]
 fn any_machine_deletes_an_object_volume_of_a_named_pool_once_no_machine_uses_it() {
@@ -32,6 +37,54 @@ fn any_machine_deletes_an_object_volume_of_a_named_pool_once_no_machine_uses_it(
     stays.delete().unwrap();
     assert!(names_in(&store).is_empty());
     other.end();
+    plugin.end();
+    daemon.end();
+}
+
+#[test]
+fn the_secrets_of_a_volume_lead_to_its_store_and_stay_until_it_is_unstaged() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let Some(store) = stores(&scratch).into_iter().find(|store| store.objects.is_none()) else { return };
+    let secrets: HashMap<_, _> = store.environment.iter().cloned().collect();
+    // Neither the daemon nor the plugin has credentials.
+    let mut daemon = Daemon::start(&scratch, "");
+    let plugin = Plugin::start(&scratch, &store.url, &[]);
+    let create = |secrets: &HashMap<String, String>| {
+        let wanted = csi::CreateVolumeRequest { secrets: secrets.clone(), ..wanted("refused", Mode::SingleNodeWriter) };
+        let refused = plugin.call::<csi::CreateVolumeResponse>("Controller/CreateVolume", &wanted).unwrap_err();
+        assert!(secrets.values().all(|value| value.len() < 8 || !refused.message.contains(value)), "{refused:?}");
+        refused.code
+    };
+    let changed = |name: &str, value: &str| {
+        let mut secrets = secrets.clone();
+        secrets.insert(name.to_owned(), value.to_owned());
+        secrets
+    };
+    assert_eq!(create(&changed("AWS_SECRET_ACCESS_KEY", "another key")), Code::Internal);
+    assert_eq!(create(&changed("AWS_SECRET_ACCESS_KEY", "")), Code::InvalidArgument);
+    assert_eq!(create(&changed("AWS_SHARED_CREDENTIALS_FILE", "/root/.aws/credentials")), Code::InvalidArgument);
+
+    let volume = Volume::create_with(&scratch, &plugin, "a", secrets.clone());
+    let keys = scratch.path.join("run/credentials");
+    let without = Volume { secrets: HashMap::new(), ..volume.clone() };
+    without.stage().unwrap_err();
+    thrice(|| volume.stage());
+    let file = keys.join(&volume.id);
+    assert_eq!(names_in(&keys), [volume.id.as_str()]);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
+    fs::write(volume.staging.join("file"), "content").unwrap();
+    // The next daemon writes back what this one leaves.
+    daemon.kill();
+    drop(daemon);
+    let daemon = Daemon::start(&scratch, "");
+    thrice(|| volume.unstage());
+    assert!(names_in(&keys).is_empty());
+    volume.stage().unwrap();
+    assert_eq!(fs::read(volume.staging.join("file")).unwrap(), b"content");
+    volume.unstage().unwrap();
+    without.delete().unwrap_err();
+    thrice(|| volume.delete());
     plugin.end();
     daemon.end();
 }

@@ -69,6 +69,7 @@ fn the_chart_refuses_values_that_it_does_not_know() {
         ("sidecars.resizer=sig-storage/csi-resizer", "resizer"),
         ("storageClasses[0].name=a", "pool"),
         ("storageClasses[0].limits.dirty=1", "dirty"),
+        ("storageClasses[0].secrets=keys", "secrets"),
     ] {
         helm(&["template", "slackwater"], &[values]).expect(1, &["specifications of the schema", word]);
     }
@@ -85,6 +86,9 @@ fn the_storage_classes_of_the_chart_are_those_of_the_examples() {
         "storageClasses[0].pool=directory",
         "storageClasses[0].limits.dirty-limit=256MiB",
         "storageClasses[0].expand=true",
+        "storageClasses[1].name=archive",
+        "storageClasses[1].pool=s3://bucket/volumes",
+        "storageClasses[1].secret=keys",
     ];
     let rendered = helm(&["template", "slackwater", "--show-only=templates/storageclasses.yaml"], &values);
     rendered.expect(0, &[]);
@@ -93,10 +97,13 @@ fn the_storage_classes_of_the_chart_are_those_of_the_examples() {
         class["metadata"].as_object_mut().unwrap().remove("labels");
         class
     };
-    assert_eq!(
-        class(&Objects::of(&tools, &rendered.text)),
-        class(&Objects::of(&tools, &kustomize(&tools, "examples/cluster")))
-    );
+    let rendered = Objects::of(&tools, &rendered.text);
+    assert_eq!(class(&rendered), class(&Objects::of(&tools, &kustomize(&tools, "examples/cluster"))));
+    let parameters = &rendered.named("StorageClass", "archive")["parameters"];
+    for call in ["provisioner", "node-stage"] {
+        assert_eq!(parameters[format!("csi.storage.k8s.io/{call}-secret-name")], "keys", "{parameters}");
+        assert_eq!(parameters[format!("csi.storage.k8s.io/{call}-secret-namespace")], "default", "{parameters}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::rig::{Process, Scratch, need_fuse, wait_until};
 use crate::store::{Store, stores};
 
 /// A daemon that listens.
-fn daemon(scratch: &Scratch, store: &Store, config: &Path) -> Process {
+pub(crate) fn daemon(scratch: &Scratch, store: &Store, config: &Path) -> Process {
     let arena = store.arena("daemon");
     let words = ["daemon", "--cache", "64MiB", "--arena", arena.to_str().unwrap(), "--config"];
     let mut command = store.command(scratch, &[&words[..], &[config.to_str().unwrap()]].concat());

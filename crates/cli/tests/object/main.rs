@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+mod credentials;
 mod daemon;
 mod fights;
 mod kills;

@@ -1,8 +1,8 @@
 //! A store for a test, with the commands that use it: a directory, or the local S3 server.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::DirBuilderExt;
+use std::io::{BufRead, BufReader, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,8 @@ use crate::rig::{Mount, Output, Process, Scratch, run};
 /// A place for a volume, on which there is none yet.
 pub(crate) struct Store {
     pub(crate) url: String,
-    environment: Vec<(String, String)>,
+    /// The variables that lead to the store.
+    pub(crate) environment: Vec<(String, String)>,
     /// The directory of a `file:` store.
     pub(crate) objects: Option<PathBuf>,
     /// Arenas and local logs, in memory.
@@ -58,6 +59,15 @@ impl Store {
             variables.map(|line| line.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap()).collect();
         let url = "s3://test/some/volume".to_owned();
         Self { url, environment, objects: None, memory: memory(), server: Some(server) }
+    }
+
+    /// Writes the variables that lead to the store to a file for `--credentials`. Commands do not get them any more.
+    pub(crate) fn move_environment_to_file(&mut self, scratch: &Scratch) -> PathBuf {
+        let lines = self.environment.drain(..).map(|(name, value)| format!("{name}={value}\n"));
+        let (path, text) = (scratch.path.join("keys"), lines.collect::<String>());
+        let file = fs::File::options().write(true).create_new(true).mode(0o600).open(&path);
+        file.unwrap().write_all(text.as_bytes()).unwrap();
+        path
     }
 
     /// The value of a variable that leads to the store.

@@ -88,6 +88,9 @@ pub(crate) struct VolumeTable {
     /// Of an object volume, in bytes per second.
     #[serde(default, deserialize_with = "rate")]
     upload_limit: Option<u64>,
+    /// A file, of an object volume.
+    #[serde(default)]
+    credentials: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -131,7 +134,9 @@ impl Config {
     fn parse(text: &str) -> Result<Self, String> {
         let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         for (name, volume) in &config.volumes {
-            for (key, path) in [("source", &volume.source), ("mountpoint", &volume.mountpoint)] {
+            let paths = [("source", &volume.source), ("mountpoint", &volume.mountpoint)];
+            let credentials = volume.credentials.as_ref().map(|path| ("credentials", path));
+            for (key, path) in paths.into_iter().chain(credentials) {
                 let is_complete = if key == "source" { source::is_complete } else { Path::is_absolute };
                 if !is_complete(path) {
                     return Err(format!("volumes.{name}.{key}: {} is not an absolute path", path.printable()));
@@ -167,6 +172,7 @@ impl Config {
                 follow: volume.follow,
                 upload_limit_bytes_per_s: volume.upload_limit,
             },
+            credentials: volume.credentials.clone(),
         })
     }
 }

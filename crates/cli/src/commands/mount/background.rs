@@ -82,6 +82,7 @@ pub(crate) fn command_line(arguments: &MountArguments, flags: &[&str]) -> Vec<Os
         take_over,
         follow,
         upload_limit,
+        credentials,
         allow_other,
         transport,
         nosuid,
@@ -133,6 +134,9 @@ pub(crate) fn command_line(arguments: &MountArguments, flags: &[&str]) -> Vec<Os
     }
     if let Some(bytes) = upload_limit {
         add("--upload-limit", bytes.to_string().into());
+    }
+    if let Some(path) = credentials {
+        add("--credentials", path.into());
     }
     if let Some(age) = dirty_expire {
         add("--dirty-expire", format_duration(*age).to_string().into());
@@ -251,6 +255,8 @@ mod tests {
             "1500ms",
             "--upload-limit",
             "50MiB",
+            "--credentials",
+            "/etc/keys",
             "--take-over",
         ];
         let flags =

@@ -33,6 +33,11 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
         source: absolute(&arguments.source, source::absolute)?,
         mountpoint: absolute(&arguments.mountpoint, |path| std::path::absolute(path))?,
         options: options::of_volume(&arguments),
+        credentials: arguments
+            .credentials
+            .as_deref()
+            .map(|path| absolute(path, |path| std::path::absolute(path)))
+            .transpose()?,
     });
     let socket = arguments.at.path()?;
     let ask = || {

@@ -109,7 +109,8 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let mounts = registry.entries()?;
     let mounts: Vec<_> = mounts.iter().filter(|found| found.is_alive).map(|found| &found.entry).collect();
     let options = options::of_volume(arguments);
-    let endpoints = endpoints::find(&arguments.source, &arguments.mountpoint, &options, &mounts)?;
+    let endpoints =
+        endpoints::find(&arguments.source, &arguments.mountpoint, &options, arguments.credentials.as_deref(), &mounts)?;
     let identity = endpoints
         .source
         .identity(&mounts)

@@ -122,6 +122,7 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             "upload-limit" => {
                 arguments.upload_limit = Some(parse_upload_limit(needed()?).map_err(|error| refused(&error))?)
             }
+            "credentials" => arguments.credentials = Some(PathBuf::from(needed()?)),
             "cache" => {
                 arguments.cache = Some(slackwater_arena::size::parse(needed()?).map_err(|error| refused(&error))?)
             }

@@ -20,6 +20,7 @@ use crate::containers::csi::parameters::{Pools, limits};
 use crate::containers::csi::status::{invalid, of_node, of_volume, one_line, required};
 use crate::containers::node::{Condition, Node, NodeError, Severity};
 use crate::containers::volumes::{NewVolume, Pool, Record, Volumes};
+use crate::object::Credentials;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -120,23 +121,29 @@ impl Controller for ControllerService {
         }
         self.check_topology(&pool, request.accessibility_requirements.as_ref())?;
         let (required_bytes, limit_bytes) = sizes(request.capacity_range.as_ref())?;
+        let credentials =
+            Credentials::of_secrets(request.secrets, Some(&place_of(&pool))).map_err(|failure| invalid(&failure))?;
         let wanted = NewVolume { name: name.clone(), pool, required_bytes, limit_bytes, limits };
-        let volumes = self.volumes.clone();
+        let volumes = self.volumes.using(credentials);
         // By its name: the volume has no id before.
         let record = self.calls.change(&name, move || volumes.create(&wanted).map_err(of_volume)).await?;
         Ok(Response::new(csi::CreateVolumeResponse { volume: Some(self.volume_of(record)) }))
     }
 
     async fn delete_volume(&self, request: Request<csi::DeleteVolumeRequest>) -> Answer<csi::DeleteVolumeResponse> {
-        let id = required(&request.get_ref().volume_id, "volume_id")?.to_owned();
+        let request = request.into_inner();
+        let id = required(&request.volume_id, "volume_id")?.to_owned();
         let (this, volume) = (self.clone(), id.clone());
         let work = move || {
+            let source = this.volumes.get(&volume).map_err(of_volume)?.map(|record| record.source);
+            let credentials = Credentials::of_secrets(request.secrets, source.as_deref());
+            let credentials = credentials.map_err(|failure| invalid(&failure))?;
             if let Some(node) = &this.node
                 && node.has(&volume).map_err(of_node)?
             {
                 return Err(Status::failed_precondition("the volume is mounted on this machine; unstage it first"));
             }
-            this.volumes.remove(&volume, this.pools.all()).map_err(of_volume)
+            this.volumes.using(credentials).remove(&volume, this.pools.all()).map_err(of_volume)
         };
         self.calls.change(&id, work).await?;
         Ok(Response::new(csi::DeleteVolumeResponse {}))

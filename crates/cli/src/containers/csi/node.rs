@@ -22,6 +22,7 @@ use crate::containers::node::{Condition, Node, Publishing, Severity, Staging, Us
 use crate::containers::pods::{Api, Pod, uid_of_target};
 use crate::containers::volumes::Volumes;
 use crate::exit::Reason;
+use crate::object::Credentials;
 use crate::source;
 
 /// The key of a volume's context that has its source: a path or a URL.
@@ -58,7 +59,9 @@ impl NodeCalls for NodeService {
         // A reader sends nothing.
         options.upload_limit_bytes_per_s = limits.upload_limit.filter(|_| !options.read_only);
         let settings = limits.settings();
-        let staging = Staging { id: id.clone(), source: source.into(), path, options, settings };
+        let credentials =
+            Credentials::of_secrets(request.secrets, Some(&source)).map_err(|failure| invalid(&failure))?;
+        let staging = Staging { id: id.clone(), source: source.into(), path, options, settings, credentials };
         let node = Arc::clone(&self.node);
         self.calls.change(&id, move || node.stage(&staging).map_err(of_node)).await?;
         Ok(Response::new(csi::NodeStageVolumeResponse {}))

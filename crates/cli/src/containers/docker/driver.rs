@@ -19,6 +19,7 @@ use crate::containers::node::{Node, NodeError, Staging};
 use crate::containers::volumes::{NewVolume, Pool, Record, VolumeError, Volumes};
 use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
+use crate::object::Credentials;
 
 /// Longest id of a user: those of Docker have 64 characters.
 const USER_BYTES_MAX: usize = 256;
@@ -160,7 +161,8 @@ impl Driver {
                 ..VolumeOptions::default()
             };
             let (source, settings) = (record.source.into(), record.limits.settings());
-            self.node.stage(&Staging { id: record.id, source, path: path.clone(), options, settings })?;
+            let credentials = Credentials::default();
+            self.node.stage(&Staging { id: record.id, source, path: path.clone(), options, settings, credentials })?;
             // Not before: a user that never came about would keep the volume mounted.
             self.users.add(&id, &request.id)?;
             Ok(json!({ "Mountpoint": path }))

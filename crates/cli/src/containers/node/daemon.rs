@@ -32,6 +32,10 @@ impl Daemon {
         Self { socket }
     }
 
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// Its volumes.
     ///
     /// # Errors

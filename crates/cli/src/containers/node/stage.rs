@@ -1,5 +1,8 @@
 //! The mount of a volume at its staging directory, and its end.
 
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,11 +10,14 @@ use std::time::{Duration, Instant};
 use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 
+use crate::containers::durable::replace;
 use crate::containers::node::{Node, NodeError, cannot};
 use crate::control::protocol::{Listed, MountRequest, Phase, VolumeOptions};
 use crate::exit::Failure;
+use crate::object::Credentials;
 use crate::os::detach::detach;
 use crate::os::mount_table;
+use crate::os::private_dir::is_private;
 use crate::parallel::for_each_within;
 use crate::source;
 use crate::volume::endpoints::{is_dead, name_of};
@@ -21,6 +27,8 @@ use crate::volume::name::VolumeName;
 const LOOK: Duration = Duration::from_millis(100);
 /// A source that is gone says so within this time.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+/// The directory with the credentials of volumes, beside the socket of the daemon.
+const CREDENTIALS: &str = "credentials";
 
 /// A volume to mount.
 #[derive(Clone, Debug)]
@@ -33,6 +41,8 @@ pub(crate) struct Staging {
     pub(crate) options: VolumeOptions,
     /// Settings of the running volume, as for `slackwater set`.
     pub(crate) settings: Vec<(&'static str, String)>,
+    /// Of its store.
+    pub(crate) credentials: Credentials,
 }
 
 impl Node {
@@ -58,6 +68,11 @@ impl Node {
     fn mount(&self, wanted: &Staging) -> Result<(), NodeError> {
         let name = VolumeName::new(&wanted.id)?;
         let path = name_of(&wanted.path).map_err(|error| cannot("find the staging directory", &wanted.path, &error))?;
+        // Also for a volume that is mounted: its next process reads them.
+        let credentials = match wanted.credentials.is_empty() {
+            true => None,
+            false => Some(self.write_credentials(&name, &wanted.credentials)?),
+        };
         if let Some(listed) = self.daemon.find(&wanted.id)?
             && is_staged(&listed, wanted, &path)?
         {
@@ -68,6 +83,7 @@ impl Node {
             source: wanted.source.clone(),
             mountpoint: path.clone(),
             options: wanted.options,
+            credentials,
         });
         match mounted {
             // An earlier call may have asked for the same, and was cut off.
@@ -88,6 +104,20 @@ impl Node {
     /// # Blocking
     /// At most until the deadline for unmounts, and then for [`ANSWERS_WITHIN`].
     pub(crate) fn unstage(&self, id: &str, path: &Path) -> Result<(), NodeError> {
+        self.unmount(id, path)?;
+        if let Ok(name) = VolumeName::new(id) {
+            let file = self.credentials_of(&name);
+            match fs::remove_file(&file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(cannot("remove the credentials in", &file, &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn unmount(&self, id: &str, path: &Path) -> Result<(), NodeError> {
         // Of a directory that does not exist, the name is as good.
         let path = name_of(path).unwrap_or_else(|_| path.to_path_buf());
         let since = Instant::now();
@@ -116,6 +146,25 @@ impl Node {
             }
             thread::sleep(LOOK);
         }
+    }
+
+    /// The file with the credentials of a volume. The daemon reads it, and the processes that take over from it.
+    fn credentials_of(&self, volume: &VolumeName) -> PathBuf {
+        self.daemon.socket().with_file_name(CREDENTIALS).join(volume.as_str())
+    }
+
+    fn write_credentials(&self, volume: &VolumeName, credentials: &Credentials) -> Result<PathBuf, NodeError> {
+        let file = self.credentials_of(volume);
+        let dir = self.daemon.socket().with_file_name(CREDENTIALS);
+        // No volume has such a name.
+        let next = dir.join(format!(".{volume}"));
+        let made = match DirBuilder::new().mode(0o700).create(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ if !is_private(&dir) => Err(io::Error::other("the directory is not closed to other users")),
+            _ => replace(&file, &next, credentials.text().as_bytes()),
+        };
+        made.map_err(|error| cannot("write the credentials to", &file, &error))?;
+        Ok(file)
     }
 
     fn is_unmounting(&self, id: &str) -> Result<bool, NodeError> {

@@ -41,6 +41,7 @@ use self::files::Files;
 use self::record::{State, Stored};
 use crate::containers::limits::{Limits, shown};
 use crate::exit::Failure;
+use crate::object::Credentials;
 
 /// Largest size, as file systems and protocols count.
 const BYTES_MAX: u64 = i64::MAX.cast_unsigned();
@@ -63,6 +64,8 @@ pub(crate) struct NewVolume {
 #[derive(Clone, Debug)]
 pub(crate) struct Volumes {
     files: Files,
+    /// For their stores.
+    credentials: Credentials,
 }
 
 impl Volumes {
@@ -71,7 +74,12 @@ impl Volumes {
     /// # Errors
     /// The directory cannot be created or read.
     pub(crate) fn open(state: &Path) -> Result<Self, Failure> {
-        Ok(Self { files: Files::open(state)? })
+        Ok(Self { files: Files::open(state)?, credentials: Credentials::default() })
+    }
+
+    /// The same volumes, for a call that came with credentials.
+    pub(crate) fn using(&self, credentials: Credentials) -> Self {
+        Self { credentials, ..self.clone() }
     }
 
     /// Finishes what processes that were killed had begun: removals are continued, volumes that were not ready are undone
@@ -113,9 +121,10 @@ impl Volumes {
         let source = wanted.pool.source_of(&id);
         let (name, pool, limits) = (wanted.name.clone(), wanted.pool.clone(), wanted.limits.clone());
         let record = Record { id, name, pool, source, bytes, limits };
-        place::check(&record)?;
+        place::check(&record, &self.credentials)?;
         self.files.write(&Stored::new(State::Making, &record))?;
-        let made = place::make(&record).and_then(|()| self.files.write(&Stored::new(State::Ready, &record)));
+        let made = place::make(&record, &self.credentials)
+            .and_then(|()| self.files.write(&Stored::new(State::Ready, &record)));
         if let Err(error) = made {
             // Then it is undone later (V2).
             if let Err(error) = self.clear(&Stored::new(State::Making, &record)) {
@@ -191,7 +200,7 @@ impl Volumes {
         let is_asked = |pool: &&Pool| own.is_none_or(|own| own == *pool);
         for pool in pools.into_iter().filter(is_asked) {
             if let Pool::Store(url) = pool {
-                removed = removed.and(place::remove_in(url, id));
+                removed = removed.and(place::remove_in(url, id, &self.credentials));
             }
         }
         removed
@@ -205,8 +214,8 @@ impl Volumes {
             State::Ready | State::Making => self.files.write(&Stored::new(State::Removing, record)),
         };
         let removed = match stored.state {
-            State::Making => place::undo(record),
-            State::Ready | State::Removing => place::remove(record, begin),
+            State::Making => place::undo(record, &self.credentials),
+            State::Ready | State::Removing => place::remove(record, &self.credentials, begin),
         };
         match removed {
             Ok(()) => self.files.remove(&record.id),

@@ -4,6 +4,7 @@ use crate::containers::volumes::directory;
 use crate::containers::volumes::error::VolumeError;
 use crate::containers::volumes::pool::Pool;
 use crate::containers::volumes::record::Record;
+use crate::object::Credentials;
 use crate::{object, source};
 
 /// Refuses a volume whose source exists already, or the other way round for [`Pool::Existing`].
@@ -13,15 +14,12 @@ use crate::{object, source};
 ///
 /// # Blocking
 /// For the store.
-pub(super) fn check(record: &Record) -> Result<(), VolumeError> {
+pub(super) fn check(record: &Record, credentials: &Credentials) -> Result<(), VolumeError> {
     match &record.pool {
         Pool::Directory(pool) => directory::check_absent(pool, &record.id),
         // Its prefix is new.
         Pool::Store(_) => Ok(()),
-        Pool::Existing(place) if source::is_url(place) => {
-            object::find(&record.source, true)?;
-            Ok(())
-        }
+        Pool::Existing(place) if source::is_url(place) => Ok(object::check_volume(&record.source, credentials)?),
         Pool::Existing(place) => directory::check_present(place),
     }
 }
@@ -33,10 +31,10 @@ pub(super) fn check(record: &Record) -> Result<(), VolumeError> {
 ///
 /// # Blocking
 /// For the store.
-pub(super) fn make(record: &Record) -> Result<(), VolumeError> {
+pub(super) fn make(record: &Record, credentials: &Credentials) -> Result<(), VolumeError> {
     match &record.pool {
         Pool::Directory(pool) => directory::make(pool, record),
-        Pool::Store(_) => Ok(object::make_volume(&record.source)?),
+        Pool::Store(_) => Ok(object::make_volume(&record.source, credentials)?),
         Pool::Existing(_) => Ok(()),
     }
 }
@@ -59,10 +57,10 @@ pub(super) fn resize(record: &Record) -> Result<(), VolumeError> {
 ///
 /// # Blocking
 /// For the store.
-pub(super) fn undo(record: &Record) -> Result<(), VolumeError> {
+pub(super) fn undo(record: &Record, credentials: &Credentials) -> Result<(), VolumeError> {
     match &record.pool {
         Pool::Directory(pool) => directory::undo(pool, &record.id),
-        Pool::Store(_) => Ok(object::delete_volume(&record.source)?),
+        Pool::Store(_) => Ok(object::delete_volume(&record.source, credentials)?),
         Pool::Existing(_) => Ok(()),
     }
 }
@@ -74,10 +72,10 @@ pub(super) fn undo(record: &Record) -> Result<(), VolumeError> {
 ///
 /// # Blocking
 /// Until all data is deleted.
-pub(super) fn remove_in(store: &str, id: &str) -> Result<(), VolumeError> {
+pub(super) fn remove_in(store: &str, id: &str, credentials: &Credentials) -> Result<(), VolumeError> {
     let pool = Pool::Store(store.to_owned());
-    let mut of_volume = object::urls_below(store)?.into_iter().filter(|url| pool.has(url, id));
-    of_volume.try_for_each(|url| Ok(object::delete_volume(&url)?))
+    let mut of_volume = object::urls_below(store, credentials)?.into_iter().filter(|url| pool.has(url, id));
+    of_volume.try_for_each(|url| Ok(object::delete_volume(&url, credentials)?))
 }
 
 /// Removes the source of a volume, or what an interrupted removal has left of it. `begin` is called before anything is
@@ -88,12 +86,16 @@ pub(super) fn remove_in(store: &str, id: &str) -> Result<(), VolumeError> {
 ///
 /// # Blocking
 /// Until all data is deleted.
-pub(super) fn remove(record: &Record, begin: impl FnOnce() -> Result<(), VolumeError>) -> Result<(), VolumeError> {
+pub(super) fn remove(
+    record: &Record,
+    credentials: &Credentials,
+    begin: impl FnOnce() -> Result<(), VolumeError>,
+) -> Result<(), VolumeError> {
     match &record.pool {
         Pool::Directory(pool) => directory::remove(pool, &record.id, begin),
         Pool::Store(_) => {
             begin()?;
-            Ok(object::delete_volume(&record.source)?)
+            Ok(object::delete_volume(&record.source, credentials)?)
         }
         Pool::Existing(_) => begin(),
     }

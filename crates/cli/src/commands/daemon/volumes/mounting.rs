@@ -37,7 +37,13 @@ impl Volumes {
             let own = self.entries();
             let others = others.iter().filter(|found| found.is_alive).map(|found| &found.entry);
             let mounts: Vec<_> = others.chain(own.iter().map(Arc::as_ref)).collect();
-            let endpoints = endpoints::find(&request.source, &request.mountpoint, &request.options, &mounts)?;
+            let endpoints = endpoints::find(
+                &request.source,
+                &request.mountpoint,
+                &request.options,
+                request.credentials.as_deref(),
+                &mounts,
+            )?;
             let identity = endpoints.source.identity(&[]);
             let identity = identity.map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
             // A reader has no data in the arena, and may be beside the writer and other readers.
