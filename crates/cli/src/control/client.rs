@@ -47,7 +47,7 @@ impl Conversation {
     /// At most `within`, for a stopped process whose queue is full.
     pub(crate) fn open(socket: &Path, volume: &VolumeRef, request: &Request, within: Duration) -> io::Result<Self> {
         let mut stream = connected(socket, within)?;
-        stream.write_all(&Message::new(request).about(volume.clone()).line())?;
+        stream.write_all(&Message::request(request).about(volume.clone()).line())?;
         Ok(Self { stream, buffer: Vec::new() })
     }
 

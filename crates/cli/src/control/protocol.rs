@@ -4,6 +4,7 @@
 //! A mount process has one volume, and every request to it is about that one. A daemon has many: a request names the
 //! volume, or no volume if it is to the daemon itself.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,6 +21,8 @@ pub(crate) use super::status::{
 
 /// Incremented when a message changes its meaning; both sides refuse any other version.
 pub(crate) const VERSION: u32 = 1;
+/// The version of requests whose new part an earlier process must not ignore: it would do something else.
+pub(crate) const VERSION_OF_CREDENTIALS: u32 = 2;
 /// Maximum length of a request, newline included.
 pub(crate) const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Maximum length of a reply.
@@ -71,6 +74,16 @@ impl VolumeRef {
 impl<T> Message<T> {
     pub(crate) fn new(body: T) -> Self {
         Self { version: VERSION, volume: VolumeRef::default(), body }
+    }
+
+    /// A request, with the first version that knows all of it.
+    pub(crate) fn request(request: T) -> Self
+    where
+        T: Borrow<Request>,
+    {
+        let has_credentials = matches!(request.borrow(), Request::Mount(MountRequest { credentials: Some(_), .. }));
+        let version = if has_credentials { VERSION_OF_CREDENTIALS } else { VERSION };
+        Self { version, ..Self::new(request) }
     }
 
     /// The same message, about one of a daemon's volumes.
@@ -412,6 +425,14 @@ mod tests {
         let line = Message::new(Request::Status).about(volume.clone()).line();
         assert_eq!(line, b"{\"version\":1,\"volume\":\"web\",\"at\":\"/mnt/web\",\"request\":\"status\"}\n");
         assert_eq!(serde_json::from_slice::<Message<Request>>(&line).unwrap().volume, volume);
+
+        let mount = |credentials| {
+            let [source, mountpoint] = ["/a", "/b"].map(PathBuf::from);
+            let options = VolumeOptions::default();
+            Request::Mount(MountRequest { name: None, source, mountpoint, options, credentials })
+        };
+        assert_eq!(Message::request(mount(None)).version, 1);
+        assert_eq!(Message::request(&mount(Some("/keys".into()))).version, 2, "version 1 would use its environment");
 
         let failure = Failure::busy("in use").advise("close it");
         let line = Message::new(Reply::Failed(failure.clone())).line();

@@ -20,7 +20,9 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 
 use crate::control::line;
-use crate::control::protocol::{Message, REQUEST_BYTES_MAX, Reply, Request, VERSION, VolumeRef};
+use crate::control::protocol::{
+    Message, REQUEST_BYTES_MAX, Reply, Request, VERSION, VERSION_OF_CREDENTIALS, VolumeRef,
+};
 use crate::exit::Failure;
 
 const REQUEST_WITHIN: Duration = Duration::from_secs(5);
@@ -265,8 +267,8 @@ fn parse(line: &[u8]) -> Result<Message<Request>, Failure> {
     // The version comes first: the rest of a request with another version may have any form.
     let nonsense = |error| Failure::usage(format!("invalid request: {error}"));
     let Version { version } = serde_json::from_slice(line).map_err(nonsense)?;
-    if version != VERSION {
-        let what = format!("the request has version {version}, this process uses version {VERSION}");
+    if !(VERSION..=VERSION_OF_CREDENTIALS).contains(&version) {
+        let what = format!("the request has version {version}, this process uses version {VERSION_OF_CREDENTIALS}");
         return Err(Failure::usage(what).advise("use the version of slackwater that started it"));
     }
     serde_json::from_slice(line).map_err(nonsense)
