@@ -4,7 +4,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+#[allow(dead_code, reason = "a part of what the tests of tenants have")]
+#[path = "../../../fuse/tests/tenants/rig.rs"]
+mod cgroups;
 mod client;
+#[allow(dead_code, reason = "the tests of the API use the rest")]
+#[path = "../../src/containers/pods/api/cluster.rs"]
+mod cluster;
 mod failures;
 mod killing_proxy;
 mod life;
@@ -14,6 +20,10 @@ mod needs;
 mod node;
 mod options;
 mod plugin;
+#[allow(dead_code, reason = "the tests of tenants use the rest")]
+#[path = "../daemon/pod_cgroups.rs"]
+mod pod_cgroups;
+mod pods;
 #[allow(dead_code, reason = "these tests use a part of it")]
 #[path = "../daemon/process.rs"]
 mod process;

@@ -15,6 +15,7 @@ mod kills;
 mod needs;
 mod nine_hung_sources;
 mod observers;
+mod pod_cgroups;
 mod pods;
 mod process;
 mod refusals;

@@ -1,84 +1,19 @@
 //! Containers as tenants: real cgroups with the names that kubelets and container runtimes give them.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
-use slackwater_fuse::tenants::Hierarchy;
 
-use crate::cgroups::{Cgroup, memory, unified};
+use crate::cgroups::{memory, unified};
+use crate::pod_cgroups::{Pod, made, unique, write};
 use crate::process::{Daemon, ask, table};
-use crate::rig::{Process, Scratch, need_fuse};
+use crate::rig::{Scratch, need_fuse};
 
 const MIB: u64 = 1 << 20;
 /// More than any limit.
 const WRITTEN_MIB: u64 = 24;
 /// Write-back begins at a limit only.
 const PASSIVE: &str = "dirty-expire = \"1h\"\ndirty-ratio = 90\ntenant-by = \"cgroup\"\n";
-
-/// Cgroups of a pod, and of a container in it, below those of a kubelet. Removed when dropped.
-struct Pod {
-    /// First, because it is below the others.
-    container: Cgroup,
-    /// As in `/proc/PID/cgroup`.
-    path: String,
-    uid: String,
-    container_id: String,
-    _above: Above,
-}
-
-/// The cgroups above a container, outermost first.
-struct Above(Vec<PathBuf>);
-
-impl Drop for Above {
-    fn drop(&mut self) {
-        // Those that something else uses stay.
-        self.0.iter().rev().for_each(|directory| drop(fs::remove_dir(directory)));
-    }
-}
-
-/// Makes the cgroup at `path` and all above it.
-fn made(hierarchy: &Hierarchy, path: &str) -> (Cgroup, Above) {
-    let path = hierarchy.root.join(path);
-    let directory = hierarchy.directory(&path).unwrap();
-    let mut above: Vec<_> = directory.ancestors().skip(1).take_while(|it| *it != hierarchy.mountpoint).collect();
-    above.reverse();
-    let above = above.into_iter().inspect(|it| drop(fs::create_dir(it))).map(Path::to_path_buf).collect();
-    fs::create_dir(&directory).unwrap();
-    (Cgroup { directory, path: path.into_os_string().into_string().unwrap() }, Above(above))
-}
-
-/// A number that no other test of this machine has, in hexadecimal.
-fn unique() -> String {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    format!("{:08x}{:04x}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-impl Pod {
-    /// `pattern` has the path of the container, with `UID`, `U_D` (with underscores) and `ID` for the ids.
-    fn new(hierarchy: &Hierarchy, pattern: &str) -> Self {
-        let unique = unique();
-        let uid = format!("{}-{}-4000-8000-0123456789ab", &unique[..8], &unique[8..]);
-        let container_id = format!("{unique}{}", "5e".repeat(26));
-        let path = pattern.replace("UID", &uid).replace("U_D", &uid.replace('-', "_")).replace("ID", &container_id);
-        let (container, above) = made(hierarchy, &path);
-        let path = Path::new(&container.path).parent().unwrap().to_str().unwrap().to_owned();
-        Self { container, path, uid, container_id, _above: above }
-    }
-
-    /// The directory of its cgroup.
-    fn directory(&self) -> &Path {
-        self.container.directory.parent().unwrap()
-    }
-}
-
-/// Lets a process of a cgroup write a file.
-fn write(cgroup: &Cgroup, to: &Path, mib: u64) {
-    let mut command = cgroup.command("dd", &["if=/dev/zero", "bs=64K"]);
-    command.arg(format!("count={}", mib * 16)).arg(format!("of={}", to.display()));
-    assert!(Process::spawn(&mut command).wait().success());
-}
 
 /// The tenant with this path.
 fn tenant(daemon: &Daemon<'_>, path: &str) -> Value {

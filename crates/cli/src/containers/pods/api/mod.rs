@@ -177,4 +177,6 @@ fn segment(name: &str) -> Result<&str, Failure> {
 }
 
 #[cfg(test)]
+mod cluster;
+#[cfg(test)]
 mod tests;

@@ -21,7 +21,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if name in statuses:
             return self.answer(statuses[name], b"{}")
         metadata = {"name": name, "uid": UID, "annotations": {"slackwater.dirty-limit": "64MiB", "team": "a"}}
-        if name == "bare":
+        if name == "small":
+            metadata["annotations"] = {"slackwater.dirty-limit": "4MiB", "slackwater.dontcache": "off"}
+        elif name == "wrong":
+            metadata["annotations"]["slackwater.dirty-limit"] = "lots"
+        elif name == "bare":
             del metadata["annotations"]
         elif name == "successor":
             metadata["uid"] = "another"

@@ -1,46 +1,17 @@
-//! Against a server with a certificate of its own authority, in Python.
+//! Against a server in Python.
 
-use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
 
+use super::cluster::{Cluster, certify};
 use super::*;
 
 const UID: &str = "8c5b4a52-7d7b-4f0e-9f2a-0f5a3f6c1d2e";
-const TOKEN: &str = "a.valid.token";
-const SERVER: &str = include_str!("server.py");
 
-/// A server, and the account of a client: both end with the test.
-struct Cluster {
-    account: PathBuf,
-    port: u16,
-    process: Child,
+fn cluster(test: &str) -> Option<Cluster> {
+    Cluster::new(test, UID)
 }
 
 impl Cluster {
-    /// `None` if the machine has no Python or no openssl.
-    fn new(test: &str) -> Option<Self> {
-        if Command::new("openssl").arg("version").output().is_err()
-            || Command::new("python3").arg("-V").output().is_err()
-        {
-            eprintln!("skipped: no openssl or no python3 here");
-            return None;
-        }
-        let account = std::env::temp_dir().join(format!("slackwater-api-{test}-{}", std::process::id()));
-        fs::create_dir(&account).unwrap();
-        certify(&account, "ca", &["-subj", "/CN=authority"]);
-        let server = ["-subj", "/CN=server", "-CA", "ca.crt", "-CAkey", "ca.key", "-addext"];
-        let for_server = ["subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"];
-        certify(&account, "server", &[&server[..], &for_server].concat());
-        fs::write(account.join("token"), format!("{TOKEN}\n")).unwrap();
-        let mut python = Command::new("python3");
-        python.args(["-c", SERVER, TOKEN, UID]).current_dir(&account).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = python.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Some(Self { account, port: line.trim().parse().unwrap(), process })
-    }
-
     fn api(&self) -> Api {
         Api::at("127.0.0.1", self.port, &self.account)
     }
@@ -51,34 +22,13 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = fs::remove_dir_all(&self.account);
-    }
-}
-
-/// Makes `NAME.crt` and `NAME.key`.
-fn certify(directory: &Path, name: &str, more: &[&str]) {
-    let (key, certificate) = (format!("{name}.key"), format!("{name}.crt"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
-        .args(["-keyout", &key, "-out", &certificate])
-        .args(more)
-        .current_dir(directory)
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{made:?}");
-}
-
 fn pod(name: &str) -> Pod {
     Pod { namespace: "shop".to_owned(), name: name.to_owned(), uid: UID.to_owned() }
 }
 
 #[test]
 fn annotations_are_read_with_the_token_of_the_moment() {
-    let Some(cluster) = Cluster::new("annotations") else { return };
+    let Some(cluster) = cluster("annotations") else { return };
     let api = cluster.api();
     let annotations = api.annotations(&pod("web-0")).unwrap();
     assert_eq!(annotations.get("slackwater.dirty-limit").map(String::as_str), Some("64MiB"));
@@ -86,7 +36,7 @@ fn annotations_are_read_with_the_token_of_the_moment() {
     fs::write(cluster.account.join("token"), "an.old.token").unwrap();
     let refused = api.annotations(&pod("web-0")).unwrap_err();
     assert!(refused.what.contains("refuses the plugin's token"), "{refused}");
-    fs::write(cluster.account.join("token"), TOKEN).unwrap();
+    cluster.give_token();
     assert!(api.annotations(&pod("web-0")).is_ok());
     fs::remove_file(cluster.account.join("token")).unwrap();
     assert!(api.annotations(&pod("web-0")).unwrap_err().to_string().contains("service account"));
@@ -94,7 +44,7 @@ fn annotations_are_read_with_the_token_of_the_moment() {
 
 #[test]
 fn each_refusal_says_what_to_do() {
-    let Some(cluster) = Cluster::new("refusals") else { return };
+    let Some(cluster) = cluster("refusals") else { return };
     let absent = cluster.failure("absent");
     assert!(absent.reason == Reason::NotMounted && absent.what.contains("pods/absent"), "{absent}");
     assert_eq!(cluster.failure("successor").reason, Reason::NotMounted, "its uid is another");
@@ -110,7 +60,7 @@ fn each_refusal_says_what_to_do() {
 
 #[test]
 fn a_huge_answer_and_a_slow_one_are_cut_off() {
-    let Some(cluster) = Cluster::new("limits") else { return };
+    let Some(cluster) = cluster("limits") else { return };
     assert!(cluster.failure("huge").what.contains("more than the metadata"));
     assert_eq!(cluster.failure("slow").reason, Reason::Deadline);
     assert_eq!(cluster.failure("slower").reason, Reason::Deadline);
@@ -123,7 +73,7 @@ fn a_huge_answer_and_a_slow_one_are_cut_off() {
 
 #[test]
 fn a_server_of_another_authority_gets_no_token() {
-    let Some(cluster) = Cluster::new("authority") else { return };
+    let Some(cluster) = cluster("authority") else { return };
     certify(&cluster.account, "ca", &["-subj", "/CN=authority"]);
     let failure = cluster.failure("web-0");
     assert!(failure.what.contains("certificate"), "{failure}");
