@@ -82,6 +82,9 @@ pub(crate) enum Command {
         /// The object volume, or the place for one, whose store to check
         #[arg(value_name = "URL")]
         url: Option<String>,
+        /// A file with credentials for the store, in place of those in the environment
+        #[arg(long, value_name = "FILE", requires = "url")]
+        credentials: Option<PathBuf>,
     },
     /// Print a completion script for a shell
     #[command(after_help = COMPLETIONS_NOTES)]

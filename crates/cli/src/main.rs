@@ -96,7 +96,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Gc(arguments) => return object::gc(arguments),
         Command::Csi(arguments) => containers::csi(arguments)?,
         Command::DockerPlugin(arguments) => containers::docker_plugin(arguments)?,
-        Command::Doctor { url } => return doctor::run(url.as_deref()),
+        Command::Doctor { url, credentials } => return doctor::run(url.as_deref(), credentials.as_deref()),
         Command::Completions { shell } => completions::run(*shell),
         Command::Man => man::run()?,
     }

@@ -65,7 +65,7 @@ pub(crate) fn find(_: &str, _: bool, _: Option<&Path>) -> Result<(ObjectVolume, 
     Err(absent())
 }
 
-pub(crate) fn check_store(_: &str) -> Vec<StoreFinding> {
+pub(crate) fn check_store(_: &str, _: Option<&Path>) -> Vec<StoreFinding> {
     vec![StoreFinding { name: "object stores".into(), result: Err(absent()) }]
 }
 

@@ -1,18 +1,20 @@
 //! `slackwater doctor URL`.
 
-use slackwater_object::{Location, StoreCheck, check_store as check};
+use std::path::Path;
+
+use slackwater_object::{StoreCheck, check_store as check};
 
 use crate::exit::Failure;
-use crate::object::{StoreFinding, failures};
+use crate::object::{StoreFinding, locate};
 
 /// Checks a store.
 ///
 /// # Blocking
 /// For the store.
-pub(crate) fn check_store(url: &str) -> Vec<StoreFinding> {
-    let location = match Location::parse(url) {
+pub(crate) fn check_store(url: &str, credentials: Option<&Path>) -> Vec<StoreFinding> {
+    let location = match locate(url, credentials) {
         Ok(location) => location,
-        Err(error) => return vec![StoreFinding { name: "URL".into(), result: Err(failures::of(&error, url)) }],
+        Err(failure) => return vec![StoreFinding { name: "URL".into(), result: Err(failure) }],
     };
     let finding = |StoreCheck { name, result }: StoreCheck| StoreFinding {
         name: name.to_owned(),

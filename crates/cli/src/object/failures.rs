@@ -27,7 +27,7 @@ pub(super) fn of(error: &VolumeError, url: &str) -> Failure {
 }
 
 fn check_the_store(url: &str) -> String {
-    format!("check the store: slackwater doctor {url}")
+    format!("check the store, with the same credentials: slackwater doctor {url}")
 }
 
 /// The machine and process of a holder.

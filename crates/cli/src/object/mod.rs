@@ -68,9 +68,9 @@ pub(crate) struct StoreFinding {
 /// The URL or the file is not valid.
 #[cfg(feature = "object")]
 fn locate(url: &str, credentials: Option<&std::path::Path>) -> Result<slackwater_object::Location, Failure> {
-    use slackwater_object::{Environment, Location};
+    use slackwater_object::Location;
     let location = match credentials {
-        Some(path) => Environment::of_file(path).and_then(|variables| Location::parse_in(url, variables)),
+        Some(path) => Location::parse_with(url, path),
         None => Location::parse(url),
     };
     location.map_err(|error| failures::of(&error, url))

@@ -92,10 +92,6 @@ fn a_pod_gets_the_limit_of_its_annotation_before_its_first_write() {
     // Nothing but the limit has caused write-back.
     assert!(charged <= (LIMIT_MIB + 1) * MIB && written >= (WRITTEN_MIB - LIMIT_MIB - 1) * MIB, "{full}");
 
-    // The annotation of a pod without limits takes nothing away: such a pod is a part of all pods.
-    let bare = of_pod(&volume, &scratch, "bare", &pod);
-    bare.publish(false).unwrap();
-    thrice(|| bare.unpublish());
     thrice(|| small.unpublish());
     let after = tenant(&daemon, &pod.path);
     assert!(after.as_ref().is_none_or(|tenant| tenant["limit_bytes"].is_null()), "{after:?}");

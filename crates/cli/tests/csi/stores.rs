@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 
 use slackwater_csi_proto as csi;
 use slackwater_csi_proto::volume_capability::access_mode::Mode;
@@ -47,9 +48,11 @@ fn the_secrets_of_a_volume_lead_to_its_store_and_stay_until_it_is_unstaged() {
     let scratch = Scratch::new();
     let Some(store) = stores(&scratch).into_iter().find(|store| store.objects.is_none()) else { return };
     let secrets: HashMap<_, _> = store.environment.iter().cloned().collect();
-    // Neither the daemon nor the plugin has credentials.
-    let mut daemon = Daemon::start(&scratch, "");
-    let plugin = Plugin::start(&scratch, &store.url, &[]);
+    let with_decoys = |command: &mut Command| {
+        command.envs(store.decoys());
+    };
+    let mut daemon = Daemon::start_with(&scratch, "", with_decoys);
+    let mut plugin = Plugin::start(&scratch, &store.url, &[]);
     let create = |secrets: &HashMap<String, String>| {
         let wanted = csi::CreateVolumeRequest { secrets: secrets.clone(), ..wanted("refused", Mode::SingleNodeWriter) };
         let refused = plugin.call::<csi::CreateVolumeResponse>("Controller/CreateVolume", &wanted).unwrap_err();
@@ -68,23 +71,35 @@ fn the_secrets_of_a_volume_lead_to_its_store_and_stay_until_it_is_unstaged() {
     let volume = Volume::create_with(&scratch, &plugin, "a", secrets.clone());
     let keys = scratch.path.join("run/credentials");
     let without = Volume { secrets: HashMap::new(), ..volume.clone() };
-    without.stage().unwrap_err();
+    assert_eq!(without.stage().unwrap_err().code, Code::Internal);
+    let wrong = Volume { secrets: changed("AWS_SECRET_ACCESS_KEY", "another key"), ..volume.clone() };
+    assert_eq!(wrong.stage().unwrap_err().code, Code::Internal);
+    assert!(!keys.exists(), "nothing is left of credentials that were of no use");
     thrice(|| volume.stage());
     let file = keys.join(&volume.id);
     assert_eq!(names_in(&keys), [volume.id.as_str()]);
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
     fs::write(volume.staging.join("file"), "content").unwrap();
+    // Nothing is staged there.
+    Volume { staging: scratch.path.join("elsewhere"), ..volume.clone() }.unstage().unwrap();
+    assert!(file.exists(), "the volume is staged");
     // The next daemon writes back what this one leaves.
     daemon.kill();
     drop(daemon);
-    let daemon = Daemon::start(&scratch, "");
+    let daemon = Daemon::start_with(&scratch, "", with_decoys);
     thrice(|| volume.unstage());
-    assert!(names_in(&keys).is_empty());
+    assert!(!keys.exists());
     volume.stage().unwrap();
     assert_eq!(fs::read(volume.staging.join("file")).unwrap(), b"content");
     volume.unstage().unwrap();
-    without.delete().unwrap_err();
+    // The next plugin does not finish it with the identity of the node.
+    plugin.kill_and_restart();
+    assert_eq!(without.delete().unwrap_err().code, Code::InvalidArgument);
+    assert_eq!(wrong.delete().unwrap_err().code, Code::Internal);
+    plugin.kill_and_restart();
+    assert_eq!(names_in(&scratch.path.join("state")).iter().filter(|name| name.starts_with("a-")).count(), 1);
     thrice(|| volume.delete());
+    assert!(!daemon.all_said().contains(&secrets["AWS_SECRET_ACCESS_KEY"]));
     plugin.end();
     daemon.end();
 }

@@ -99,6 +99,12 @@ fn the_storage_classes_of_the_chart_are_those_of_the_examples() {
     };
     let rendered = Objects::of(&tools, &rendered.text);
     assert_eq!(class(&rendered), class(&Objects::of(&tools, &kustomize(&tools, "examples/cluster"))));
+    let roles = helm(&["template", "slackwater", "--show-only=templates/rbac.yaml"], &values);
+    let roles = Objects::of(&tools, &roles.text);
+    let is_of_secrets = |rule: &&Value| rule["resources"][0] == "secrets";
+    let rules = roles.named("Role", "slackwater-csi")["rules"].as_array().unwrap().clone();
+    let of_secrets: Vec<_> = rules.iter().filter(is_of_secrets).map(|rule| rule["resourceNames"].to_string()).collect();
+    assert_eq!(of_secrets, ["[\"keys\"]"], "no other secret can be read");
     let parameters = &rendered.named("StorageClass", "archive")["parameters"];
     for call in ["provisioner", "node-stage"] {
         assert_eq!(parameters[format!("csi.storage.k8s.io/{call}-secret-name")], "keys", "{parameters}");

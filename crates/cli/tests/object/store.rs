@@ -61,9 +61,22 @@ impl Store {
         Self { url, environment, objects: None, memory: memory(), server: Some(server) }
     }
 
-    /// Writes the variables that lead to the store to a file for `--credentials`. Commands do not get them any more.
+    /// The variables that lead to the store, with keys that it refuses: for processes that have a volume with credentials of
+    /// its own.
+    pub(crate) fn decoys(&self) -> Vec<(String, String)> {
+        let mut decoys = self.environment.clone();
+        for (_, value) in decoys.iter_mut().filter(|(name, _)| name.contains("KEY")) {
+            *value = "decoy".to_owned();
+        }
+        decoys.push(("AWS_SESSION_TOKEN".to_owned(), "decoy".to_owned()));
+        decoys
+    }
+
+    /// Writes the variables that lead to the store to a file for `--credentials`. Commands get [`decoys`](Self::decoys) now.
     pub(crate) fn move_environment_to_file(&mut self, scratch: &Scratch) -> PathBuf {
-        let lines = self.environment.drain(..).map(|(name, value)| format!("{name}={value}\n"));
+        let decoys = self.decoys();
+        let lines = std::mem::replace(&mut self.environment, decoys);
+        let lines = lines.into_iter().map(|(name, value)| format!("{name}={value}\n"));
         let (path, text) = (scratch.path.join("keys"), lines.collect::<String>());
         let file = fs::File::options().write(true).create_new(true).mode(0o600).open(&path);
         file.unwrap().write_all(text.as_bytes()).unwrap();

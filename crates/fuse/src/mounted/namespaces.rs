@@ -12,7 +12,8 @@ use rustix::io::Errno;
 use rustix::process::{chroot, fchdir};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use slackwater_arena::MountInfo;
-use slackwater_sync::shim::thread;
+use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+use slackwater_sync::shim::{Arc, thread};
 
 use crate::mounted::holders::{Hold, Holder};
 use crate::mounted::processes::each_process;
@@ -44,22 +45,26 @@ pub(super) fn other_mounts(here: &Path, dev: u64) -> Vec<Holder> {
 /// Does `work` in a mount namespace, on a thread of its own. Paths mean what they mean to a process of that namespace.
 ///
 /// # Errors
-/// No process is in it, or this process may not enter it.
+/// No process is in it, or this process may not enter it. EAGAIN: one that does not answer may be in it.
 pub(super) fn visit<T: Send + 'static>(
     namespace: &Path,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Errno> {
-    let namespace = namespace.to_owned();
+    let (namespace, is_found) = (namespace.to_owned(), Arc::new(AtomicBool::new(false)));
     let mut entrances = each_process(move |pid| {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let is_inside = fs::read_link(process.join("ns/mnt")).is_ok_and(|link| link == namespace);
-        is_inside.then(|| {
+        // One descriptor is enough, and each would keep the namespace.
+        let is_first = is_inside && !is_found.swap(true, Ordering::Relaxed);
+        is_first.then(|| {
             let entrance = open(process.join("ns/mnt"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
             let root = open(process.join("root"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
             Ok::<_, Errno>((entrance, root))
         })
     });
-    let (entrance, root) = entrances.next().ok_or(Errno::SRCH)??;
+    let missing = |is_incomplete| if is_incomplete { Errno::AGAIN } else { Errno::SRCH };
+    let (entrance, root) = entrances.next().ok_or_else(|| missing(entrances.is_incomplete()))??;
+    drop(entrances);
     let enter = move || -> Result<T, Errno> {
         // A thread that shares its root and working directory with others cannot leave its namespace.
         sys::have_own_directories()?;

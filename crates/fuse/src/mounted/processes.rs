@@ -5,15 +5,17 @@
 //! each reader of `/proc`, and with it the unmounts of other volumes. Here a thread reads, and its caller goes on.
 //!
 //! # Invariants
-//! W1. At most one thread waits for a process that does not answer, and at most [`STUCK_MAX`] threads wait for such
-//!     processes. Each ends when its process answers.
+//! W1. Once a process has not answered in time, it is not asked again while a thread waits for it. Each such thread ends when
+//!     its process answers. Iterators that ask at the same time may each have one.
+//! W2. At most [`STUCK_MAX`] processes are waited for. With so many, nothing more is read, and an iterator says that it is
+//!     incomplete.
 //!
 //! # Kernel counterpart
 //! `begin_new_exec`, which closes files with `exec_update_lock` held; `proc_mem_open` and `proc_pid_get_link`, which take
 //! it.
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs;
 use std::time::Duration;
 
@@ -25,8 +27,10 @@ use crate::volume::lock_order::LEAF;
 
 /// How long a process may take to answer.
 const ANSWER_MAX: Duration = Duration::from_millis(200);
-/// Threads that wait for processes which do not answer. With so many, nothing more is read.
-const STUCK_MAX: usize = 4;
+/// W2.
+const STUCK_MAX: usize = 64;
+/// Processes that may be silent before an iterator ends.
+const SILENT_MAX: usize = 5;
 
 /// Processes that have not answered in time. A thread waits for each, as long as the second field can be upgraded.
 static STUCK: Mutex<Vec<(u32, Weak<dyn Any + Send + Sync>)>> = Mutex::new(LEAF, Vec::new());
@@ -34,13 +38,13 @@ static STUCK: Mutex<Vec<(u32, Weak<dyn Any + Send + Sync>)>> = Mutex::new(LEAF, 
 /// The results of `read` for all processes, in the order of their ids. A process that does not answer is left out.
 ///
 /// # Blocking
-/// The iterator waits [`ANSWER_MAX`] for a process that does not answer, and for at most [`STUCK_MAX`] of them.
+/// The iterator waits [`ANSWER_MAX`] for a process that does not answer, and for at most [`SILENT_MAX`] of them.
 pub(super) fn each_process<T, F>(read: F) -> Processes<T, F>
 where
     T: Send + 'static,
     F: Fn(u32) -> Option<T> + Clone + Send + 'static,
 {
-    Processes { left: pids(), read, reader: None }
+    Processes { left: pids(), read, reader: None, silent: 0, is_incomplete: false }
 }
 
 /// An iterator over processes.
@@ -49,6 +53,9 @@ pub(super) struct Processes<T, F> {
     left: VecDeque<u32>,
     read: F,
     reader: Option<Arc<Answers<T>>>,
+    /// Processes that have not answered in time.
+    silent: usize,
+    is_incomplete: bool,
 }
 
 /// The answers that a thread has read. It ends when it is the last that refers to them.
@@ -56,6 +63,13 @@ struct Answers<T> {
     /// Completed once for each of the answers.
     ready: Completion,
     answers: Mutex<VecDeque<Option<T>>>,
+}
+
+impl<T, F> Processes<T, F> {
+    /// Whether processes were left out, of those that the iterator has come to.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.is_incomplete
+    }
 }
 
 impl<T, F> Iterator for Processes<T, F>
@@ -76,6 +90,7 @@ where
                 tracing::debug!(pid, "the process does not answer: it executes a program and waits for a file system");
                 let waiting: Weak<Answers<T>> = Arc::downgrade(&reader);
                 STUCK.lock().push((pid, waiting));
+                (self.silent, self.is_incomplete) = (self.silent + 1, true);
                 continue;
             }
             let answer = reader.answers.lock().pop_front().flatten();
@@ -93,28 +108,39 @@ where
     F: Fn(u32) -> Option<T> + Clone + Send + 'static,
 {
     /// Starts a thread for the processes that are left, without those that another thread waits for. `None` if no process
-    /// is left, W1 forbids a further thread, or the system has none.
+    /// is left, too many are silent, or the system has no thread.
     fn start(&mut self) -> Option<Arc<Answers<T>>> {
-        let mut stuck = STUCK.lock();
-        stuck.retain(|(_, waiting)| waiting.strong_count() > 0);
-        self.left.retain(|pid| stuck.iter().all(|(silent, _)| silent != pid));
-        if self.left.is_empty() || stuck.len() >= STUCK_MAX {
+        let stuck: HashSet<u32> = {
+            let mut stuck = STUCK.lock();
+            stuck.retain(|(_, waiting)| waiting.strong_count() > 0);
+            stuck.iter().map(|(pid, _)| *pid).collect()
+        };
+        let all = self.left.len();
+        self.left.retain(|pid| !stuck.contains(pid));
+        self.is_incomplete |= self.left.len() < all;
+        if self.left.is_empty() {
+            return None;
+        }
+        if stuck.len() >= STUCK_MAX || self.silent >= SILENT_MAX {
+            tracing::warn!(silent = stuck.len(), "too many processes do not answer: not all are examined");
+            self.is_incomplete = true;
             return None;
         }
         let reader = Arc::new(Answers { ready: Completion::new(), answers: Mutex::new(LEAF, VecDeque::new()) });
         let (shared, pids, read) = (Arc::clone(&reader), self.left.clone(), self.read.clone());
         let work = move || {
             for pid in pids {
-                let answer = read(pid);
                 if Arc::strong_count(&shared) == 1 {
                     return;
                 }
+                let answer = read(pid);
                 shared.answers.lock().push_back(answer);
                 shared.ready.complete();
             }
         };
-        thread::Builder::new().name("sw-proc".to_owned()).spawn(work).ok()?;
-        Some(reader)
+        let started = thread::Builder::new().name("sw-proc".to_owned()).spawn(work);
+        self.is_incomplete |= started.is_err();
+        started.is_ok().then_some(reader)
     }
 }
 
@@ -139,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_does_not_answer_is_left_out_and_gets_one_thread() {
+    fn a_process_that_does_not_answer_is_left_out_and_not_asked_again() {
         // Other tests look for this process meanwhile.
         let silent = pids().into_iter().find(|pid| *pid != std::process::id()).unwrap();
         let (asked, release) = (Arc::new(AtomicUsize::new(0)), Arc::new(Completion::new()));
@@ -151,12 +177,23 @@ mod tests {
             }
             Some(pid)
         };
-        let others: Vec<u32> = each_process(read.clone()).collect();
-        assert!(!others.contains(&silent) && !others.is_empty(), "{others:?}");
-        assert!(!each_process(read.clone()).any(|pid| pid == silent));
-        assert_eq!(asked.load(Ordering::Relaxed), 1, "the second iterator leaves it out");
+        // At the same time, each asks it: that does not use up the limit for silent processes.
+        let first: Vec<_> = (0..SILENT_MAX + 3)
+            .map(|_| {
+                let read = read.clone();
+                thread::spawn(move || each_process(read).collect::<Vec<u32>>())
+            })
+            .collect();
+        for others in first {
+            let others = others.join().unwrap();
+            assert!(!others.contains(&silent) && !others.is_empty(), "{others:?}");
+        }
+        let before = asked.load(Ordering::Relaxed);
+        let mut again = each_process(read.clone());
+        assert!(again.by_ref().count() > 0 && again.is_incomplete());
+        assert_eq!(asked.load(Ordering::Relaxed), before, "a later iterator leaves it out");
         release.complete_all();
-        // The process is asked again once its thread has ended.
+        // The process is asked again once its threads have ended.
         while !each_process(read.clone()).any(|pid| pid == silent) {
             thread::yield_now();
         }

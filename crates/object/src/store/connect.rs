@@ -138,6 +138,34 @@ pub(super) fn needs_role(location: &Location) -> bool {
         && profile::read(environment).is_ok_and(|profile| profile.keys.is_none())
 }
 
+/// Whether nothing but the identity of the machine can give credentials for a location, or a file that the location does not
+/// name.
+///
+/// # Blocking
+/// Reads profiles.
+pub(super) fn needs_machine(location: &Location) -> bool {
+    let has = |names: &[&str]| names.iter().any(|name| location.environment().get(name).is_some());
+    match location.place() {
+        Place::S3 { .. } => needs_role(location),
+        Place::Gcs { .. } => !has(&[
+            "GOOGLE_APPLICATION_CREDENTIALS",
+            "GOOGLE_SERVICE_ACCOUNT",
+            "GOOGLE_SERVICE_ACCOUNT_KEY",
+            "GOOGLE_SERVICE_ACCOUNT_PATH",
+            "SERVICE_ACCOUNT",
+        ]),
+        Place::Azure { .. } => !has(&[
+            "AZURE_STORAGE_ACCOUNT_KEY",
+            "AZURE_STORAGE_SAS_KEY",
+            "AZURE_STORAGE_TOKEN",
+            "AZURE_CLIENT_SECRET",
+            "AZURE_STORAGE_CLIENT_SECRET",
+            "AZURE_FEDERATED_TOKEN_FILE",
+        ]),
+        Place::File { .. } | Place::Memory { .. } => false,
+    }
+}
+
 fn directory_store(directory: &FsPath) -> Result<LocalFileSystem, String> {
     let store = LocalFileSystem::new_with_prefix(directory)
         .map_err(|_| format!("there is no directory {}. `slackwater mkfs` makes it", directory.display()))?;

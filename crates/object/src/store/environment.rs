@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, open};
+use rustix::process::geteuid;
 use slackwater_sync::shim::Arc;
 
 use crate::volume::VolumeError;
@@ -29,13 +30,13 @@ impl Environment {
     pub fn of_process() -> Self {
         let variables = std::env::vars_os().filter_map(|(name, value)| {
             let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
-            (is_ours(&name) && !value.is_empty()).then_some((name, value))
+            is_ours(&name).then_some((name, value))
         });
         variables.collect()
     }
 
     /// The variables in a file, and no others: lines `NAME=VALUE`, as for `docker run --env-file`. A value in double quotes is a
-    /// JSON string. Empty lines, and those that begin with `#`, are passed over.
+    /// JSON string. Empty lines, and those that begin with `#`, are ignored.
     ///
     /// # Errors
     /// [`VolumeError::Location`]: the file cannot be read, other users may read it, or a line is none of these. The text
@@ -67,18 +68,33 @@ impl Environment {
         self.variables.get(name).map(String::as_str)
     }
 
-    /// `path`, with a leading `~/` replaced by the home directory.
-    pub(crate) fn path(&self, path: &str) -> PathBuf {
-        match (path.strip_prefix("~/"), self.get(HOME)) {
-            (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
-            _ => PathBuf::from(path),
+    /// `path`, with a leading `~/` replaced by the home directory. `None` if there is none.
+    pub(crate) fn path(&self, path: &str) -> Option<PathBuf> {
+        match path.strip_prefix("~/") {
+            Some(rest) => self.get(HOME).map(|home| PathBuf::from(home).join(rest)),
+            None => Some(PathBuf::from(path)),
+        }
+    }
+
+    /// Fails for a value that cannot be part of a request to a store. The text has the name only.
+    pub(super) fn check(&self) -> Result<(), VolumeError> {
+        let is_bad = |value: &str| value.bytes().any(|byte| !(0x20..0x7f).contains(&byte));
+        // A key in JSON has line breaks, and is not part of a request.
+        let of_requests = |name: &str| ["AWS_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix));
+        match self.iter().find(|(name, value)| of_requests(name) && is_bad(value)) {
+            None => Ok(()),
+            Some((name, _)) => Err(VolumeError::Location(format!(
+                "{name} has a character that no request can have, such as a line break at its end"
+            ))),
         }
     }
 }
 
+/// An empty value is that of a variable that is not set.
 impl FromIterator<(String, String)> for Environment {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(variables: I) -> Self {
-        Self { variables: Arc::new(variables.into_iter().collect()) }
+        let is_set = |(_, value): &(String, String)| !value.is_empty();
+        Self { variables: Arc::new(variables.into_iter().filter(is_set).collect()) }
     }
 }
 
@@ -106,6 +122,9 @@ fn read_private(path: &Path) -> io::Result<String> {
     let stat = file.metadata()?;
     if !stat.is_file() || stat.len() > FILE_BYTES_MAX {
         return Err(io::Error::other("it is not a file of at most 64 KiB"));
+    }
+    if ![0, geteuid().as_raw()].contains(&stat.uid()) {
+        return Err(io::Error::other("the file belongs to another user"));
     }
     if stat.permissions().mode() & 0o077 != 0 {
         return Err(io::Error::other("other users may access the file. Run chmod 600 on it"));
@@ -159,9 +178,21 @@ mod tests {
     }
 
     #[test]
+    fn values_that_no_request_can_have_are_refused_and_not_shown() {
+        for value in ["hush\n", "hush\u{e9}", "\0hush"] {
+            let error = Environment::of([("AWS_SESSION_TOKEN", value)]).check().unwrap_err().to_string();
+            assert!(error.contains("AWS_SESSION_TOKEN") && !error.contains("hush"), "{error}");
+            assert!(Environment::of([("GOOGLE_SERVICE_ACCOUNT_KEY", value)]).check().is_ok());
+        }
+        let empty = [("AWS_ENDPOINT_URL".to_owned(), String::new())];
+        assert_eq!(Environment::from_iter(empty).get("AWS_ENDPOINT_URL"), None);
+    }
+
+    #[test]
     fn a_tilde_is_the_home_directory() {
         let environment = Environment::of([("HOME", "/home/x")]);
-        assert_eq!(environment.path("~/.aws/config"), PathBuf::from("/home/x/.aws/config"));
-        assert_eq!(environment.path("/etc/aws"), PathBuf::from("/etc/aws"));
+        assert_eq!(environment.path("~/.aws/config"), Some(PathBuf::from("/home/x/.aws/config")));
+        assert_eq!(environment.path("/etc/aws"), Some(PathBuf::from("/etc/aws")));
+        assert_eq!(Environment::default().path("~/.aws/config"), None);
     }
 }

@@ -7,6 +7,7 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 use slackwater_sync::shim::Arc;
 
+use super::connect::needs_machine;
 use super::environment::Environment;
 use super::patience::Patience;
 use super::profile;
@@ -102,6 +103,7 @@ impl Location {
         let rest = rest.strip_prefix("//").ok_or_else(|| bad(format!("write {scheme}://bucket/prefix")))?;
         let (bucket, prefix) = split(rest);
         check_bucket(scheme, bucket)?;
+        environment.check()?;
         let bucket = bucket.to_owned();
         let place = match scheme {
             "s3" => {
@@ -117,6 +119,26 @@ impl Location {
             _ => Place::Azure { container: bucket, account: account(&environment) },
         };
         Ok(Self::new(place, parse_prefix(url, prefix)?, environment))
+    }
+
+    /// [`Location::parse`] with the variables in the file `credentials` in place of the environment. They must have a key, so
+    /// that the identity of this machine is never used instead.
+    ///
+    /// # Errors
+    /// As [`Location::parse`] and [`Environment::of_file`]; or there is no key.
+    ///
+    /// # Blocking
+    /// As [`Location::parse`].
+    pub fn parse_with(url: &str, credentials: &FsPath) -> Result<Self, VolumeError> {
+        let location = Self::parse_in(url, Environment::of_file(credentials)?)?;
+        if needs_machine(&location) {
+            return Err(bad(format!(
+                "the credentials in {} have no key for {location}. Set {}",
+                credentials.display(),
+                variables_of(&location.place)
+            )));
+        }
+        Ok(location)
     }
 
     fn new(place: Place, prefix: Path, environment: Environment) -> Self {

@@ -37,8 +37,10 @@ pub(super) fn endpoint(environment: &Environment) -> Option<String> {
 /// Reads two files.
 pub(super) fn read(environment: &Environment) -> Result<Profile, String> {
     let file = |variable, default| {
-        let path = environment.path(environment.get(variable).unwrap_or(default));
-        (path.clone(), fs::read_to_string(path).unwrap_or_default())
+        let name = environment.get(variable).unwrap_or(default);
+        let path = environment.path(name);
+        let text = path.as_ref().and_then(|path| fs::read_to_string(path).ok());
+        (path.unwrap_or_else(|| name.into()), text.unwrap_or_default())
     };
     let (config_path, config) = file("AWS_CONFIG_FILE", "~/.aws/config");
     let (credentials_path, credentials) = file("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials");

@@ -88,7 +88,7 @@ pub(crate) struct VolumeTable {
     /// Of an object volume, in bytes per second.
     #[serde(default, deserialize_with = "rate")]
     upload_limit: Option<u64>,
-    /// A file, of an object volume.
+    /// A file with the credentials of an object volume.
     #[serde(default)]
     credentials: Option<PathBuf>,
 }

@@ -10,7 +10,7 @@
 //! L2. Meanwhile no other mount of the source is allowed, and the arena is not removed: an identity is in `being_written_back`
 //!     from before its survivors are taken until they are in the source or back in the arena.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -33,7 +33,7 @@ use crate::volume::{arena_file, rescued};
 pub(crate) struct Leftovers {
     volumes: HashMap<String, LeftoverVolume>,
     /// L2.
-    being_written_back: Mutex<HashSet<String>>,
+    being_written_back: Mutex<HashMap<String, PathBuf>>,
     written_back: Condvar,
 }
 
@@ -80,9 +80,14 @@ impl Leftovers {
         source.map_or_else(|| format!("volume {identity}"), |source| source.printable().to_string())
     }
 
-    fn being_written_back(&self) -> MutexGuard<'_, HashSet<String>> {
+    fn being_written_back(&self) -> MutexGuard<'_, HashMap<String, PathBuf>> {
         // A thread that panicked has changed one entry or none.
         self.being_written_back.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sources whose data is being written back (L2), as messages name them.
+    pub(crate) fn sources_on_their_way(&self) -> BTreeSet<String> {
+        self.being_written_back().values().map(|source| source.printable().to_string()).collect()
     }
 
     /// Whether data of a dead daemon is being written back (L2).
@@ -95,7 +100,8 @@ impl Leftovers {
     /// # Blocking
     /// For the source.
     pub(crate) fn wait_until_written_back(&self, identity: &str) {
-        let is_on_its_way = |being_written_back: &mut HashSet<String>| being_written_back.contains(identity);
+        let is_on_its_way =
+            |being_written_back: &mut HashMap<String, PathBuf>| being_written_back.contains_key(identity);
         drop(self.written_back.wait_while(self.being_written_back(), is_on_its_way));
     }
 
@@ -105,7 +111,8 @@ impl Leftovers {
         let is_left = |found: &Found| self.volumes.contains_key(&found.entry.identity) || found.entry.has_log();
         let is_to_come = |found: &Found| is_left(found) && !is_mounted_anyway(found.entry.source.name());
         let reserved: Vec<_> = dead.into_iter().filter(is_to_come).collect();
-        self.being_written_back().extend(reserved.iter().map(|found| found.entry.identity.clone()));
+        let identify = |found: &Found| (found.entry.identity.clone(), found.entry.source.name().to_path_buf());
+        self.being_written_back().extend(reserved.iter().map(identify));
         reserved
     }
 

@@ -65,14 +65,14 @@ const PROBES: [Probe; 13] = [
 ///
 /// # Errors
 /// `url` is not a URL.
-pub(crate) fn run(url: Option<&str>) -> Result<ExitCode, Failure> {
+pub(crate) fn run(url: Option<&str>, credentials: Option<&Path>) -> Result<ExitCode, Failure> {
     let mut can_mount = true;
     if let Some(url) = url {
         if !source::is_url(Path::new(url)) {
             return Err(Failure::usage(format!("{} is not the URL of an object volume", url.printable()))
                 .advise("write for example s3://bucket/volume, or nothing to check this machine"));
         }
-        for StoreFinding { name, result } in object::check_store(url) {
+        for StoreFinding { name, result } in object::check_store(url, credentials) {
             can_mount &= show(&name, result.map_or_else(Finding::Fatal, Finding::Good));
         }
         return Ok(status(can_mount));

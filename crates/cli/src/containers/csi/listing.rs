@@ -44,6 +44,7 @@ mod tests {
             source: format!("/srv/{id}"),
             bytes: None,
             limits: Limits::default(),
+            has_credentials: false,
         };
         ids.iter().map(record).collect()
     }

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! daemon     requests to the daemon
+//! credentials  files with the credentials of volumes
 //! stage      the mount at the staging directory, and its end
 //! publish    bind mounts of a staged volume
 //! condition  the conditions of a volume, and its usage
@@ -19,6 +20,7 @@
 //! Calls for one volume must not overlap; the callers see to that.
 
 mod condition;
+mod credentials;
 mod daemon;
 mod publish;
 mod stage;

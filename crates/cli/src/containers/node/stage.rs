@@ -1,8 +1,5 @@
 //! The mount of a volume at its staging directory, and its end.
 
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,14 +7,13 @@ use std::time::{Duration, Instant};
 use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 
-use crate::containers::durable::replace;
+use crate::containers::node::credentials::CredentialsFile;
 use crate::containers::node::{Node, NodeError, cannot};
 use crate::control::protocol::{Listed, MountRequest, Phase, VolumeOptions};
 use crate::exit::Failure;
 use crate::object::Credentials;
 use crate::os::detach::detach;
 use crate::os::mount_table;
-use crate::os::private_dir::is_private;
 use crate::parallel::for_each_within;
 use crate::source;
 use crate::volume::endpoints::{is_dead, name_of};
@@ -27,8 +23,6 @@ use crate::volume::name::VolumeName;
 const LOOK: Duration = Duration::from_millis(100);
 /// A source that is gone says so within this time.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
-/// The directory with the credentials of volumes, beside the socket of the daemon.
-const CREDENTIALS: &str = "credentials";
 
 /// A volume to mount.
 #[derive(Clone, Debug)]
@@ -41,7 +35,7 @@ pub(crate) struct Staging {
     pub(crate) options: VolumeOptions,
     /// Settings of the running volume, as for `slackwater set`.
     pub(crate) settings: Vec<(&'static str, String)>,
-    /// Of its store.
+    /// Those that come with the volume; empty, if those of the daemon count.
     pub(crate) credentials: Credentials,
 }
 
@@ -68,16 +62,15 @@ impl Node {
     fn mount(&self, wanted: &Staging) -> Result<(), NodeError> {
         let name = VolumeName::new(&wanted.id)?;
         let path = name_of(&wanted.path).map_err(|error| cannot("find the staging directory", &wanted.path, &error))?;
-        // Also for a volume that is mounted: its next process reads them.
-        let credentials = match wanted.credentials.is_empty() {
-            true => None,
-            false => Some(self.write_credentials(&name, &wanted.credentials)?),
-        };
+        let file = CredentialsFile::of(self.daemon.socket(), &name);
         if let Some(listed) = self.daemon.find(&wanted.id)?
             && is_staged(&listed, wanted, &path)?
         {
+            // For its next process.
+            file.write(&wanted.credentials)?;
             return Ok(());
         }
+        let credentials = file.write(&wanted.credentials)?;
         let mounted = self.daemon.mount(MountRequest {
             name: Some(name.to_string()),
             source: wanted.source.clone(),
@@ -91,6 +84,14 @@ impl Node {
                 Some(listed) if is_staged(&listed, wanted, &path)? => Ok(()),
                 _ => Err(NodeError::State(failure)),
             },
+            // The platform may not unstage a volume that was never staged.
+            Err(error @ (NodeError::Invalid(_) | NodeError::Failed(_))) => {
+                if self.daemon.find(&wanted.id)?.is_none() && self.wait_written_back(&wanted.id, Duration::ZERO).is_ok()
+                {
+                    file.remove()?;
+                }
+                Err(error)
+            }
             outcome => outcome,
         }
     }
@@ -105,16 +106,12 @@ impl Node {
     /// At most until the deadline for unmounts, and then for [`ANSWERS_WITHIN`].
     pub(crate) fn unstage(&self, id: &str, path: &Path) -> Result<(), NodeError> {
         self.unmount(id, path)?;
-        if let Ok(name) = VolumeName::new(id) {
-            let file = self.credentials_of(&name);
-            match fs::remove_file(&file) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(cannot("remove the credentials in", &file, &error));
-                }
-                _ => {}
-            }
+        let file = VolumeName::new(id).ok().map(|name| CredentialsFile::of(self.daemon.socket(), &name));
+        match file.filter(CredentialsFile::exists) {
+            // It may be staged elsewhere.
+            Some(file) if self.daemon.find(id)?.is_none() => file.remove(),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn unmount(&self, id: &str, path: &Path) -> Result<(), NodeError> {
@@ -146,25 +143,6 @@ impl Node {
             }
             thread::sleep(LOOK);
         }
-    }
-
-    /// The file with the credentials of a volume. The daemon reads it, and the processes that take over from it.
-    fn credentials_of(&self, volume: &VolumeName) -> PathBuf {
-        self.daemon.socket().with_file_name(CREDENTIALS).join(volume.as_str())
-    }
-
-    fn write_credentials(&self, volume: &VolumeName, credentials: &Credentials) -> Result<PathBuf, NodeError> {
-        let file = self.credentials_of(volume);
-        let dir = self.daemon.socket().with_file_name(CREDENTIALS);
-        // No volume has such a name.
-        let next = dir.join(format!(".{volume}"));
-        let made = match DirBuilder::new().mode(0o700).create(&dir) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ if !is_private(&dir) => Err(io::Error::other("the directory is not closed to other users")),
-            _ => replace(&file, &next, credentials.text().as_bytes()),
-        };
-        made.map_err(|error| cannot("write the credentials to", &file, &error))?;
-        Ok(file)
     }
 
     fn is_unmounting(&self, id: &str) -> Result<bool, NodeError> {

@@ -16,7 +16,9 @@
 //! V2. A record exists before the source is made and until it is gone. So nothing is left behind by a process that was
 //!     killed: [`Volumes::finish`] or the next call on the volume undoes what was not ready, and continues a removal.
 //! V3. Calls on one volume exclude one another, in other threads and processes too; calls on different ones do not.
-//! V4. Nothing is removed because a record is missing or unreadable. A volume without a record is removed only by a call that
+//! V4. Only a call with credentials changes the store of a volume that was made with some. Those of this process may lead to
+//!     another store, where nothing of the volume is found, or may be allowed more.
+//! V5. Nothing is removed because a record is missing or unreadable. A volume without a record is removed only by a call that
 //!     names it, and one whose record is unreadable never.
 
 mod directory;
@@ -64,7 +66,7 @@ pub(crate) struct NewVolume {
 #[derive(Clone, Debug)]
 pub(crate) struct Volumes {
     files: Files,
-    /// For their stores.
+    /// Those that came with the call.
     credentials: Credentials,
 }
 
@@ -98,6 +100,8 @@ impl Volumes {
     fn finish_one(&self, id: &str) -> Result<(), VolumeError> {
         let _lock = self.files.lock(id)?;
         match self.files.read(id)? {
+            // The credentials are in the next call.
+            Some(stored) if stored.record.has_credentials => self.files.remove_next(id),
             Some(stored) if stored.state != State::Ready => self.clear(&stored),
             _ => self.files.remove_next(id),
         }
@@ -120,7 +124,8 @@ impl Volumes {
         }
         let source = wanted.pool.source_of(&id);
         let (name, pool, limits) = (wanted.name.clone(), wanted.pool.clone(), wanted.limits.clone());
-        let record = Record { id, name, pool, source, bytes, limits };
+        let has_credentials = !self.credentials.is_empty();
+        let record = Record { id, name, pool, source, bytes, limits, has_credentials };
         place::check(&record, &self.credentials)?;
         self.files.write(&Stored::new(State::Making, &record))?;
         let made = place::make(&record, &self.credentials)
@@ -209,6 +214,10 @@ impl Volumes {
     /// Removes a volume in any state, or what is left of it. The caller has the lock.
     fn clear(&self, stored: &Stored) -> Result<(), VolumeError> {
         let record = &stored.record;
+        if record.has_credentials && self.credentials.is_empty() {
+            let text = format!("the volume {} was made with a secret, and the call has none", record.id);
+            return Err(VolumeError::Invalid(Failure::usage(text).advise("name the secret of its storage class")));
+        }
         let begin = || match stored.state {
             State::Removing => Ok(()),
             State::Ready | State::Making => self.files.write(&Stored::new(State::Removing, record)),

@@ -24,6 +24,9 @@ pub(crate) struct Record {
     /// Its size. `None`: no limit.
     pub(crate) bytes: Option<u64>,
     pub(crate) limits: Limits,
+    /// It was made with credentials of its own. Only a call that has them may change its store.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) has_credentials: bool,
 }
 
 /// How far the making or the removal of a volume is.
@@ -96,6 +99,7 @@ pub(super) mod tests {
             source: format!("/srv/pool/{}", id::of(name)),
             bytes: Some(1 << 30),
             limits: Limits { dirty_limit: Some(64 << 20), ..Limits::default() },
+            has_credentials: false,
         }
     }
 

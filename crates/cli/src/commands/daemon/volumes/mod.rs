@@ -271,7 +271,9 @@ impl Volumes {
     /// Sources with data that an earlier daemon left, and that have not been mounted since.
     pub(super) fn left(&self) -> Vec<String> {
         let Shared { left, engine, .. } = &self.shared;
-        engine.surviving_volumes().iter().map(|identity| left.source_of(identity)).collect()
+        let mut sources = left.sources_on_their_way();
+        sources.extend(engine.surviving_volumes().iter().map(|identity| left.source_of(identity)));
+        sources.into_iter().collect()
     }
 
     /// Sets `is_ending` (D3), then unmounts all volumes at the same time. With `insist`, also those in use. Calls
