@@ -12,8 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{chroot, fchdir};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use slackwater_arena::MountInfo;
-use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
-use slackwater_sync::shim::{Arc, thread};
+use slackwater_sync::shim::thread;
 
 use crate::mounted::holders::{Hold, Holder};
 use crate::mounted::processes::each_process;
@@ -50,13 +49,11 @@ pub(super) fn visit<T: Send + 'static>(
     namespace: &Path,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Errno> {
-    let (namespace, is_found) = (namespace.to_owned(), Arc::new(AtomicBool::new(false)));
+    let namespace = namespace.to_owned();
     let mut entrances = each_process(move |pid| {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let is_inside = fs::read_link(process.join("ns/mnt")).is_ok_and(|link| link == namespace);
-        // One descriptor is enough, and each would keep the namespace.
-        let is_first = is_inside && !is_found.swap(true, Ordering::Relaxed);
-        is_first.then(|| {
+        is_inside.then(|| {
             let entrance = open(process.join("ns/mnt"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
             let root = open(process.join("root"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
             Ok::<_, Errno>((entrance, root))
@@ -64,6 +61,7 @@ pub(super) fn visit<T: Send + 'static>(
     });
     let missing = |is_incomplete| if is_incomplete { Errno::AGAIN } else { Errno::SRCH };
     let (entrance, root) = entrances.next().ok_or_else(|| missing(entrances.is_incomplete()))??;
+    // Descriptors of further processes would keep the namespace.
     drop(entrances);
     let enter = move || -> Result<T, Errno> {
         // A thread that shares its root and working directory with others cannot leave its namespace.

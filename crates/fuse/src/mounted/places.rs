@@ -46,9 +46,13 @@ impl MountedVolume {
         }
     }
 
-    /// Whether the volume is mounted at `point`, with nothing else on top of it.
+    /// Whether the volume is mounted at `point`, with nothing else on top of it. True also if the processes of its mount
+    /// namespace do not answer now.
     pub fn is_mounted_at(&self, point: &MountPoint) -> bool {
-        point.device() == Ok(self.dev)
+        match point.device() {
+            Ok(dev) => dev == self.dev,
+            Err(errno) => errno == Errno::AGAIN,
+        }
     }
 
     /// Major and minor number of the device of its files, with a colon, as in `/proc/PID/mountinfo`.

@@ -22,6 +22,20 @@ pub struct Environment {
 /// The first letters of the variables that are copied, beside [`HOME`].
 const PREFIXES: [&str; 7] = ["AWS_", "GOOGLE_", "AZURE_", "SERVICE_ACCOUNT", "IDENTITY_", "MSI_", "XDG_CONFIG_HOME"];
 const HOME: &str = "HOME";
+/// Variables whose values are parts of requests.
+const IN_REQUESTS: [&str; 11] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AZURE_STORAGE_ACCOUNT_NAME",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_KEY",
+    "AZURE_STORAGE_TOKEN",
+    "GOOGLE_BEARER_TOKEN",
+];
 /// Longest file of variables.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
@@ -76,11 +90,11 @@ impl Environment {
         }
     }
 
-    /// Fails for a value that cannot be part of a request to a store. The text has the name only.
-    pub(super) fn check(&self) -> Result<(), VolumeError> {
+    /// Fails for a value that is part of requests to a store, and cannot be: in a variable that begins with `prefix`. The text
+    /// has the name only.
+    pub(super) fn check(&self, prefix: &str) -> Result<(), VolumeError> {
         let is_bad = |value: &str| value.bytes().any(|byte| !(0x20..0x7f).contains(&byte));
-        // A key in JSON has line breaks, and is not part of a request.
-        let of_requests = |name: &str| ["AWS_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix));
+        let of_requests = |name: &str| name.starts_with(prefix) && IN_REQUESTS.contains(&name);
         match self.iter().find(|(name, value)| of_requests(name) && is_bad(value)) {
             None => Ok(()),
             Some((name, _)) => Err(VolumeError::Location(format!(
@@ -180,9 +194,14 @@ mod tests {
     #[test]
     fn values_that_no_request_can_have_are_refused_and_not_shown() {
         for value in ["hush\n", "hush\u{e9}", "\0hush"] {
-            let error = Environment::of([("AWS_SESSION_TOKEN", value)]).check().unwrap_err().to_string();
+            let environment = Environment::of([("AWS_SESSION_TOKEN", value), ("AWS_CONFIG_FILE", value)]);
+            let error = environment.check("AWS_").unwrap_err().to_string();
             assert!(error.contains("AWS_SESSION_TOKEN") && !error.contains("hush"), "{error}");
-            assert!(Environment::of([("GOOGLE_SERVICE_ACCOUNT_KEY", value)]).check().is_ok());
+            assert!(environment.check("AZURE_").is_ok(), "of another store");
+            // A key in JSON has line breaks, and a file can have any name.
+            for name in ["GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS"] {
+                assert!(Environment::of([(name, value)]).check("GOOGLE_").is_ok());
+            }
         }
         let empty = [("AWS_ENDPOINT_URL".to_owned(), String::new())];
         assert_eq!(Environment::from_iter(empty).get("AWS_ENDPOINT_URL"), None);

@@ -103,7 +103,11 @@ impl Location {
         let rest = rest.strip_prefix("//").ok_or_else(|| bad(format!("write {scheme}://bucket/prefix")))?;
         let (bucket, prefix) = split(rest);
         check_bucket(scheme, bucket)?;
-        environment.check()?;
+        environment.check(match scheme {
+            "s3" => "AWS_",
+            "gs" => "GOOGLE_",
+            _ => "AZURE_",
+        })?;
         let bucket = bucket.to_owned();
         let place = match scheme {
             "s3" => {

@@ -35,6 +35,8 @@ pub(crate) struct Leftovers {
     /// L2.
     being_written_back: Mutex<HashMap<String, PathBuf>>,
     written_back: Condvar,
+    /// Sources of volumes of which only a local log is left, until they are mounted again.
+    logs: Mutex<HashMap<String, PathBuf>>,
 }
 
 #[derive(Debug)]
@@ -85,9 +87,26 @@ impl Leftovers {
         self.being_written_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sources whose data is being written back (L2), as messages name them.
-    pub(crate) fn sources_on_their_way(&self) -> BTreeSet<String> {
-        self.being_written_back().values().map(|source| source.printable().to_string()).collect()
+    /// The sources whose data is being written back (L2), and those with a local log, as messages name them.
+    pub(crate) fn sources_outside_the_arena(&self) -> BTreeSet<String> {
+        let (on_their_way, logs) = (self.being_written_back(), self.logs());
+        on_their_way.values().chain(logs.values()).map(|source| source.printable().to_string()).collect()
+    }
+
+    fn logs(&self) -> MutexGuard<'_, HashMap<String, PathBuf>> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a volume has ended, or was not mounted, with changes in its local log.
+    pub(crate) fn note_log(&self, entry: &Entry) {
+        if entry.has_log() {
+            self.logs().insert(entry.identity.clone(), entry.source.name().to_path_buf());
+        }
+    }
+
+    /// Notes that a volume is mounted, and has its log.
+    pub(crate) fn has_mounted(&self, identity: &str) {
+        self.logs().remove(identity);
     }
 
     /// Whether data of a dead daemon is being written back (L2).
@@ -134,6 +153,7 @@ impl Leftovers {
             Err(error) => {
                 errln!("Cannot write back {shown} of {}: {error}", source.printable());
                 errln!("  The data is kept; mount the source again when the cause is gone.");
+                self.note_log(entry);
             }
         }
         self.being_written_back().remove(&entry.identity);

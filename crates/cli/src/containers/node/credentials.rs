@@ -30,7 +30,7 @@ impl CredentialsFile {
         Self { directory, path, next }
     }
 
-    /// Writes the credentials, and returns the path of the file. Without credentials, there is no file.
+    /// Writes the credentials, and returns the path of the file. Does nothing without credentials.
     ///
     /// # Errors
     /// The file system failed, or other users may access the directory.
@@ -63,8 +63,6 @@ impl CredentialsFile {
                 _ => {}
             }
         }
-        // For the last one: it fails while there are others.
-        let _ = fs::remove_dir(&self.directory);
         Ok(())
     }
 }

@@ -82,17 +82,29 @@ impl Node {
             // An earlier call may have asked for the same, and was cut off.
             Err(NodeError::State(failure)) => match self.daemon.find(&wanted.id)? {
                 Some(listed) if is_staged(&listed, wanted, &path)? => Ok(()),
-                _ => Err(NodeError::State(failure)),
-            },
-            // The platform may not unstage a volume that was never staged.
-            Err(error @ (NodeError::Invalid(_) | NodeError::Failed(_))) => {
-                if self.daemon.find(&wanted.id)?.is_none() && self.wait_written_back(&wanted.id, Duration::ZERO).is_ok()
-                {
-                    file.remove()?;
+                found => {
+                    if found.is_none() {
+                        self.remove_unused(&file, &wanted.id);
+                    }
+                    Err(NodeError::State(failure))
                 }
+            },
+            Err(error @ (NodeError::Invalid(_) | NodeError::Failed(_))) => {
+                self.remove_unused(&file, &wanted.id);
                 Err(error)
             }
             outcome => outcome,
+        }
+    }
+
+    /// Removes the credentials of a volume that could not be mounted: the platform may never unstage it.
+    fn remove_unused(&self, file: &CredentialsFile, id: &str) {
+        let is_gone = matches!(self.daemon.find(id), Ok(None));
+        if is_gone
+            && self.wait_written_back(id, Duration::ZERO).is_ok()
+            && let Err(error) = file.remove()
+        {
+            tracing::warn!(volume = id, ?error, "credentials that are not used are left");
         }
     }
 

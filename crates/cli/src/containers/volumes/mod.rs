@@ -205,7 +205,7 @@ impl Volumes {
         let is_asked = |pool: &&Pool| own.is_none_or(|own| own == *pool);
         for pool in pools.into_iter().filter(is_asked) {
             if let Pool::Store(url) = pool {
-                removed = removed.and(place::remove_in(url, id, &self.credentials));
+                removed = removed.and_then(|()| place::remove_in(url, id, &self.credentials));
             }
         }
         removed

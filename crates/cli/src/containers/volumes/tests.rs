@@ -381,3 +381,24 @@ fn a_volume_in_a_store_can_be_removed_on_a_machine_that_did_not_make_it() {
     place.volumes.remove(&data.id, [&pool]).unwrap();
     assert_eq!(place.volumes.list().unwrap().len(), 2);
 }
+
+#[test]
+#[cfg(feature = "object")]
+fn a_volume_that_was_made_with_credentials_is_removed_and_finished_only_with_credentials() {
+    let place = Place::new();
+    let pool = Pool::parse(&format!("file://{}", place.root.join("store").display())).unwrap();
+    let secrets = [("AWS_REGION".to_owned(), "here".to_owned())].into();
+    let with = place.volumes.using(Credentials::of_secrets(secrets, Some("file:///")).unwrap());
+    let wanted = NewVolume { pool: pool.clone(), ..place.wanted("data", "a") };
+    let record = with.create(&wanted).unwrap();
+    let exists = || Path::new(record.source.strip_prefix("file://").unwrap()).exists();
+    assert_eq!(kind(&place.volumes.remove(&record.id, [&pool]).unwrap_err()), "invalid");
+    assert!(exists());
+    assert_eq!(place.volumes.get(&record.id), Ok(Some(record.clone())));
+    // Its removal was interrupted.
+    place.volumes.files.write(&Stored::new(State::Removing, &record)).unwrap();
+    place.volumes.finish();
+    assert!(exists() && place.volumes.files.read(&record.id).unwrap().is_some());
+    with.remove(&record.id, [&pool]).unwrap();
+    assert!(!exists() && place.volumes.files.read(&record.id).unwrap().is_none());
+}

@@ -271,7 +271,7 @@ impl Volumes {
     /// Sources with data that an earlier daemon left, and that have not been mounted since.
     pub(super) fn left(&self) -> Vec<String> {
         let Shared { left, engine, .. } = &self.shared;
-        let mut sources = left.sources_on_their_way();
+        let mut sources = left.sources_outside_the_arena();
         sources.extend(engine.surviving_volumes().iter().map(|identity| left.source_of(identity)));
         sources.into_iter().collect()
     }
@@ -385,7 +385,10 @@ impl Volumes {
         }
         match left == 0 && closed.is_ok() {
             true => drop(ownership),
-            false => ownership.registered.leave(),
+            false => {
+                self.shared.left.note_log(&session.entry);
+                ownership.registered.leave();
+            }
         }
         self.state().by_name.remove(name);
         self.changed.notify_all();

@@ -74,6 +74,7 @@ impl Volumes {
             Err(failure) => {
                 // The entry says to which volume the changes belong.
                 if session.entry.has_log() {
+                    self.shared.left.note_log(&session.entry);
                     ownership.registered.leave();
                 }
                 return Err(failure);
@@ -164,6 +165,7 @@ impl Volumes {
             }
         })?;
         opened.inherited_all();
+        self.shared.left.has_mounted(identity);
         Ok((opened, front_end))
     }
 
