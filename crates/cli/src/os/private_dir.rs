@@ -45,7 +45,10 @@ pub(crate) fn within(parent: &Path) -> io::Result<PathBuf> {
 }
 
 /// Creates a directory if nothing exists there. Returns whether it is private then (N1).
-fn make(path: &Path) -> io::Result<bool> {
+///
+/// # Errors
+/// No directory can be created.
+pub(crate) fn make(path: &Path) -> io::Result<bool> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(is_private(path)),

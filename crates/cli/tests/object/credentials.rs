@@ -22,13 +22,8 @@ fn each_command_and_each_process_of_a_mount_takes_the_credentials_from_the_file(
 
     // A relative name is that of the directory where the command was called.
     let mut command = store.mount_command(&scratch, &mountpoint, &["--keep", "--credentials", "keys"]);
-    let mut mount = Mount::start(
-        {
-            command.current_dir(&scratch.path);
-            command
-        },
-        &mountpoint,
-    );
+    command.current_dir(&scratch.path);
+    let mut mount = Mount::start(command, &mountpoint);
     fs::write(mountpoint.join("file"), "kept").unwrap();
     // The next process claims the volume, with credentials of its own.
     scratch.run(["restart", mountpoint.to_str().unwrap()]).expect(0, &["Restarted"]);

@@ -39,19 +39,15 @@ static STUCK: Mutex<Vec<(u32, Weak<dyn Any + Send + Sync>)>> = Mutex::new(LEAF, 
 ///
 /// # Blocking
 /// The iterator waits [`ANSWER_MAX`] for a process that does not answer, and for at most [`SILENT_MAX`] of them.
-pub(super) fn each_process<T, F>(read: F) -> Processes<T, F>
-where
-    T: Send + 'static,
-    F: Fn(u32) -> Option<T> + Clone + Send + 'static,
-{
-    Processes { left: pids(), read, reader: None, silent: 0, is_incomplete: false }
+pub(super) fn each_process<T: Send + 'static>(read: impl Fn(u32) -> Option<T> + Send + Sync + 'static) -> Processes<T> {
+    Processes { left: pids(), read: Arc::new(read), reader: None, silent: 0, is_incomplete: false }
 }
 
 /// An iterator over processes.
-pub(super) struct Processes<T, F> {
+pub(super) struct Processes<T> {
     /// Those that have not answered yet.
     left: VecDeque<u32>,
-    read: F,
+    read: Arc<dyn Fn(u32) -> Option<T> + Send + Sync>,
     reader: Option<Arc<Answers<T>>>,
     /// Processes that have not answered in time.
     silent: usize,
@@ -65,18 +61,7 @@ struct Answers<T> {
     answers: Mutex<VecDeque<Option<T>>>,
 }
 
-impl<T, F> Processes<T, F> {
-    /// Whether processes were left out, of those that the iterator has come to.
-    pub(super) fn is_incomplete(&self) -> bool {
-        self.is_incomplete
-    }
-}
-
-impl<T, F> Iterator for Processes<T, F>
-where
-    T: Send + 'static,
-    F: Fn(u32) -> Option<T> + Clone + Send + 'static,
-{
+impl<T: Send + 'static> Iterator for Processes<T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
@@ -102,11 +87,12 @@ where
     }
 }
 
-impl<T, F> Processes<T, F>
-where
-    T: Send + 'static,
-    F: Fn(u32) -> Option<T> + Clone + Send + 'static,
-{
+impl<T: Send + 'static> Processes<T> {
+    /// Whether processes were left out, of those that the iterator has come to.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.is_incomplete
+    }
+
     /// Starts a thread for the processes that are left, without those that another thread waits for. `None` if no process
     /// is left, too many are silent, or the system has no thread.
     fn start(&mut self) -> Option<Arc<Answers<T>>> {
@@ -127,7 +113,7 @@ where
             return None;
         }
         let reader = Arc::new(Answers { ready: Completion::new(), answers: Mutex::new(LEAF, VecDeque::new()) });
-        let (shared, pids, read) = (Arc::clone(&reader), self.left.clone(), self.read.clone());
+        let (shared, pids, read) = (Arc::clone(&reader), self.left.clone(), Arc::clone(&self.read));
         let work = move || {
             for pid in pids {
                 if Arc::strong_count(&shared) == 1 {

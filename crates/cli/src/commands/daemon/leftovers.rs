@@ -97,11 +97,13 @@ impl Leftovers {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a volume has ended, or was not mounted, with changes in its local log.
-    pub(crate) fn note_log(&self, entry: &Entry) {
-        if entry.has_log() {
+    /// Notes that a volume has ended, or was not mounted, if changes are in its local log. Returns whether there are some.
+    pub(crate) fn note_log(&self, entry: &Entry) -> bool {
+        let has_log = entry.has_log();
+        if has_log {
             self.logs().insert(entry.identity.clone(), entry.source.name().to_path_buf());
         }
+        has_log
     }
 
     /// Notes that a volume is mounted, and has its log.

@@ -1,15 +1,13 @@
 //! Files with the credentials of volumes, beside the socket of the daemon: in memory, and closed to other users. The daemon
 //! reads them, and so do the processes that take over from it.
 
-use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::containers::durable::replace;
+use crate::containers::durable::{remove, replace};
 use crate::containers::node::{NodeError, cannot};
 use crate::object::Credentials;
-use crate::os::private_dir::is_private;
+use crate::os::private_dir;
 use crate::volume::name::VolumeName;
 
 /// The directory of the files.
@@ -38,12 +36,11 @@ impl CredentialsFile {
         if credentials.is_empty() {
             return Ok(None);
         }
-        let made = match DirBuilder::new().mode(0o700).create(&self.directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ if !is_private(&self.directory) => Err(io::Error::other("other users may access the directory")),
-            _ => replace(&self.path, &self.next, credentials.text().as_bytes()),
-        };
-        made.map_err(|error| cannot("write the credentials to", &self.path, &error))?;
+        let written = private_dir::make(&self.directory).and_then(|is_private| match is_private {
+            true => replace(&self.path, &self.next, credentials.text().as_bytes()),
+            false => Err(io::Error::other("other users may access the directory")),
+        });
+        written.map_err(|error| cannot("write the credentials to", &self.path, &error))?;
         Ok(Some(self.path.clone()))
     }
 
@@ -52,17 +49,12 @@ impl CredentialsFile {
         self.path.exists() || self.next.exists()
     }
 
+    /// Removes the file, which exists.
+    ///
     /// # Errors
     /// The file system failed.
     pub(super) fn remove(&self) -> Result<(), NodeError> {
-        for path in [&self.path, &self.next] {
-            match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(cannot("remove the credentials in", path, &error));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        let failed = |path, error| cannot("remove the credentials in", path, &error);
+        [&self.path, &self.next].into_iter().try_for_each(|path| remove(path).map_err(|error| failed(path, error)))
     }
 }

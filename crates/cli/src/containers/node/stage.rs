@@ -99,8 +99,8 @@ impl Node {
 
     /// Removes the credentials of a volume that could not be mounted: the platform may never unstage it.
     fn remove_unused(&self, file: &CredentialsFile, id: &str) {
-        let is_gone = matches!(self.daemon.find(id), Ok(None));
-        if is_gone
+        if file.exists()
+            && matches!(self.daemon.find(id), Ok(None))
             && self.wait_written_back(id, Duration::ZERO).is_ok()
             && let Err(error) = file.remove()
         {

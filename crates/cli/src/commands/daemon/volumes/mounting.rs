@@ -73,8 +73,7 @@ impl Volumes {
             Ok(opened) => opened,
             Err(failure) => {
                 // The entry says to which volume the changes belong.
-                if session.entry.has_log() {
-                    self.shared.left.note_log(&session.entry);
+                if self.shared.left.note_log(&session.entry) {
                     ownership.registered.leave();
                 }
                 return Err(failure);
