@@ -147,7 +147,7 @@ impl Files {
         durable::remove(&path).map_err(|error| of_system("remove", &path, &error))
     }
 
-    /// The ids of all volumes that have files, sorted.
+    /// The ids of all volumes that have files, sorted. A process that was killed may have left only the file of a lock.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -158,7 +158,8 @@ impl Files {
             let name = entry.map_err(failed)?.file_name();
             let of = name.to_str().and_then(|name| name.rsplit_once('.'));
             ids.extend(
-                of.filter(|(id, kind)| [RECORD, NEXT].contains(kind) && id::is_valid(id)).map(|(id, _)| id.to_owned()),
+                of.filter(|(id, kind)| [RECORD, NEXT, LOCK].contains(kind) && id::is_valid(id))
+                    .map(|(id, _)| id.to_owned()),
             );
         }
         ids.sort_unstable();

@@ -279,6 +279,15 @@ fn a_directory_without_a_record_is_not_taken() {
 }
 
 #[test]
+fn the_lock_of_a_killed_process_does_not_stay() {
+    let place = Place::new();
+    fs::write(place.root.join("state").join(format!("{}.lock", id::of("data"))), "").unwrap();
+    assert_eq!(place.volumes.list(), Ok(vec![]));
+    place.volumes.finish();
+    assert!(place.entries("state").is_empty());
+}
+
+#[test]
 fn a_volume_that_a_mount_has_is_not_removed() {
     let place = Place::new();
     let record = place.volumes.create(&place.wanted("data", "a")).unwrap();
