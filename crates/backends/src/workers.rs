@@ -11,6 +11,8 @@
 //! W1. At most `threads_max` threads, of which at most `threads_max - reserved` run bulk jobs.
 //! W2. While a job may start, some thread will run it: one was woken or started, or is running and looks again when
 //!     done.
+//! W3. When the end of the threads returns, nothing that a job had is left, except in jobs that take long and in the one
+//!     that called it. So the files of a source are closed then, and it can be unmounted.
 //!
 //! The queues have no limit of their own: the engine limits its calls in flight.
 
@@ -19,12 +21,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use slackwater_sync::lock::{Condvar, Mutex};
-use slackwater_sync::shim::{Arc, thread};
+use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::thread::{self, ThreadId};
 
 use crate::BACKEND;
 
 /// How long a thread waits for its next job before it ends.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// How long the end waits for running jobs. Those whose calls are answered have only references left to drop, unless other
+/// programs have their CPU.
+const LAST_JOBS_WITHIN: Duration = Duration::from_millis(200);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -37,8 +44,8 @@ pub enum Lane {
     Bulk,
 }
 
-/// A bounded set of threads that start and end with the work. Dropping it drops queued jobs, lets running ones finish,
-/// and waits for neither.
+/// A bounded set of threads that start and end with the work. Dropping it drops queued jobs and lets running ones finish.
+/// It waits for these, but only for a moment (W3).
 pub struct Workers {
     shared: Arc<Shared>,
 }
@@ -55,8 +62,9 @@ impl Workers {
     fn with_idle(name: &str, threads_max: usize, reserved: usize, idle: Duration) -> Self {
         assert!(reserved < threads_max, "bulk jobs need a thread");
         let limits = Limits { threads_max, bulk_max: threads_max - reserved, idle };
-        let (state, work) = (Mutex::new(BACKEND, State::default()), Condvar::new());
-        Self { shared: Arc::new(Shared { name: name.to_owned(), limits, state, work }) }
+        let state = Mutex::new(BACKEND, State { running: Vec::with_capacity(threads_max), ..State::default() });
+        let (work, ended) = (Condvar::new(), Condvar::new());
+        Self { shared: Arc::new(Shared { name: name.to_owned(), limits, state, work, ended }) }
     }
 
     /// Queues `job` for one of the threads. If there is no thread and none can be started, the job is dropped.
@@ -88,10 +96,11 @@ impl Workers {
     fn start_thread(&self) {
         let shared = self.shared.clone();
         let work = move || {
-            while let Some((lane, job)) = shared.next_job() {
+            let mut ended = None;
+            while let Some((lane, job)) = shared.next_job(ended) {
                 // The hook has reported the panic, and the dropped call has answered it.
                 catch_unwind(AssertUnwindSafe(job)).ok();
-                shared.end_job(lane);
+                ended = Some(lane);
             }
         };
         if thread::Builder::new().name(self.shared.name.clone()).spawn(work).is_err() {
@@ -113,6 +122,11 @@ impl Drop for Workers {
         drop(state);
         self.shared.work.notify_all();
         drop(abandoned);
+        let (own, mut is_late) = (thread::current().id(), false);
+        let mut state = self.shared.state.lock();
+        while !is_late && state.running.iter().any(|thread| *thread != own) {
+            is_late = self.shared.ended.wait_timeout(&mut state, LAST_JOBS_WITHIN);
+        }
     }
 }
 
@@ -121,6 +135,8 @@ struct Shared {
     limits: Limits,
     state: Mutex<State>,
     work: Condvar,
+    /// A job has ended after the last one was queued.
+    ended: Condvar,
 }
 
 struct Limits {
@@ -134,6 +150,8 @@ struct State {
     quick: VecDeque<Job>,
     bulk: VecDeque<Job>,
     bulk_running: usize,
+    /// The threads that run a job.
+    running: Vec<ThreadId>,
     threads: usize,
     idle: usize,
     is_closed: bool,
@@ -170,11 +188,20 @@ impl State {
 }
 
 impl Shared {
-    /// Waits for a job. `None` when the thread should end.
-    fn next_job(&self) -> Option<(Lane, Job)> {
+    /// Waits for a job, after one that has `ended`. `None` when the thread should end.
+    fn next_job(&self, ended: Option<Lane>) -> Option<(Lane, Job)> {
+        let own = thread::current().id();
         let mut state = self.state.lock();
+        if let Some(lane) = ended {
+            state.bulk_running -= usize::from(lane == Lane::Bulk);
+            state.running.retain(|thread| *thread != own);
+            if state.is_closed {
+                self.ended.notify_all();
+            }
+        }
         loop {
             if let Some(next) = state.take(&self.limits) {
+                state.running.push(own);
                 return Some(next);
             }
             if state.is_closed {
@@ -190,12 +217,6 @@ impl Shared {
         }
         state.threads -= 1; // under the lock of the decision, or `run` would count on this thread (W2)
         None
-    }
-
-    fn end_job(&self, lane: Lane) {
-        if lane == Lane::Bulk {
-            self.state.lock().bulk_running -= 1;
-        }
     }
 }
 
@@ -251,8 +272,34 @@ mod tests {
         }
     }
 
+    /// W3.
     #[test]
-    fn a_drop_drops_queued_jobs_without_waiting_for_running_ones() {
+    fn a_drop_waits_until_jobs_have_dropped_everything() {
+        /// Dropped slowly.
+        struct Slow(mpsc::Sender<()>);
+        impl Drop for Slow {
+            fn drop(&mut self) {
+                slackwater_sync::Completion::new().wait_timeout(Duration::from_millis(20));
+                self.0.send(()).expect("the test waits");
+            }
+        }
+        let workers = Workers::new("test", 3, 1);
+        let (send, dropped) = mpsc::channel();
+        let (answer, answered) = mpsc::channel();
+        for lane in [Lane::Quick, Lane::Bulk] {
+            let (slow, answer) = (Slow(send.clone()), answer.clone());
+            workers.run(lane, move || {
+                let _slow = slow;
+                answer.send(()).expect("the test waits");
+            });
+            answered.recv().expect("a thread is free");
+        }
+        drop(workers);
+        assert_eq!(dropped.try_iter().count(), 2);
+    }
+
+    #[test]
+    fn a_drop_drops_queued_jobs_and_does_not_wait_long_for_running_ones() {
         let workers = Workers::new("test", 2, 1);
         let (job, has_started, let_go) = blocking_job();
         workers.run(Lane::Bulk, job);

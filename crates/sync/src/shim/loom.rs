@@ -30,7 +30,7 @@ pub mod cell {
 
 /// Threads.
 pub mod thread {
-    pub use ::loom::thread::{Builder, JoinHandle, current, panicking, spawn, yield_now};
+    pub use ::loom::thread::{Builder, JoinHandle, ThreadId, current, panicking, spawn, yield_now};
 
     /// Starts a thread called `name`.
     ///

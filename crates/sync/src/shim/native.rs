@@ -15,7 +15,7 @@ pub mod atomic {
 
 /// Threads.
 pub mod thread {
-    pub use std::thread::{Builder, JoinHandle, current, panicking, spawn, yield_now};
+    pub use std::thread::{Builder, JoinHandle, ThreadId, current, panicking, spawn, yield_now};
 
     /// Starts a thread that debuggers and stall reports show as `name`.
     ///

@@ -18,7 +18,7 @@ pub mod atomic {
 
 /// Threads.
 pub mod thread {
-    pub use ::shuttle::thread::{Builder, JoinHandle, current, panicking, spawn, yield_now};
+    pub use ::shuttle::thread::{Builder, JoinHandle, ThreadId, current, panicking, spawn, yield_now};
 
     /// Starts a thread called `name`.
     ///
