@@ -183,17 +183,17 @@ impl Volume {
 
     /// Makes a file or directory durable. Does nothing for other nodes, which cannot be synced this way.
     fn sync_node(&self, node: &Node, scope: SyncScope) -> Answer<()> {
-        let node = self.node(node)?;
+        let of = self.node(node)?;
         let sync = |fd: &NodeFd| match scope {
             SyncScope::Data => fdatasync(fd).map_err(failed("fdatasync")),
-            SyncScope::All => fsync(fd).map_err(failed("fsync")),
+            SyncScope::All => self.unsynced.sync_alone(node.id(), || fsync(fd)).map_err(failed("fsync")),
         };
-        match node.kind {
+        match of.kind {
             NodeKind::File => {
-                sync(node.reader(&self.fds).map_err(failed("open for syncing"))?)?; // R2
+                sync(of.reader(&self.fds).map_err(failed("open for syncing"))?)?; // R2
                 Ok(())
             }
-            NodeKind::Directory => sync(&self.open_directory(node)?),
+            NodeKind::Directory => sync(&self.open_directory(of)?),
             NodeKind::Symlink | NodeKind::Special => Ok(()),
         }
     }

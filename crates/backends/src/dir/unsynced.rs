@@ -42,15 +42,38 @@ pub(super) struct Unsynced {
 
 #[derive(Default)]
 struct State {
-    nodes: HashMap<NodeId, Node>,
+    nodes: HashMap<NodeId, Listed>,
     /// More has changed than is listed.
     is_partial: bool,
+    /// The number of the last change that was noted.
+    changes: u64,
+}
+
+/// A node that has changed.
+struct Listed {
+    node: Node,
+    last_change: u64,
+}
+
+impl State {
+    /// Notes a change of a node that is listed. Returns whether it is.
+    fn note_again(&mut self, node: NodeId) -> bool {
+        let Some(listed) = self.nodes.get_mut(&node) else { return false };
+        self.changes += 1;
+        listed.last_change = self.changes;
+        true
+    }
+
+    fn list(&mut self, node: Node) {
+        self.changes += 1;
+        self.nodes.insert(node.id(), Listed { node, last_change: self.changes });
+    }
 }
 
 impl Unsynced {
     pub(super) fn new(syncs: Syncs) -> Self {
         // U4.
-        let state = State { nodes: HashMap::new(), is_partial: syncs != Syncs::Node };
+        let state = State { is_partial: syncs != Syncs::Node, ..State::default() };
         Self { syncs, syncing: Mutex::new(SYNCING, ()), state: Mutex::new(crate::BACKEND, state) }
     }
 
@@ -62,7 +85,7 @@ impl Unsynced {
     /// Remembers that `node` has changed (U1). False if the list is full: the caller syncs it (U3).
     pub(super) fn note(&self, node: &Node, supply: NodeSupply) -> bool {
         let mut state = self.state.lock();
-        if state.is_partial || state.nodes.contains_key(&node.id()) {
+        if state.is_partial || state.note_again(node.id()) {
             return true;
         }
         let nodes_max = match self.syncs {
@@ -71,7 +94,7 @@ impl Unsynced {
             Syncs::All => 0,
         };
         if state.nodes.len() < nodes_max && supply == NodeSupply::Enough {
-            state.nodes.insert(node.id(), node.clone());
+            state.list(node.clone());
             return true;
         }
         if self.syncs == Syncs::Node {
@@ -91,9 +114,28 @@ impl Unsynced {
             return; // the list may be long, and a server slow
         }
         let mut state = self.state.lock();
-        let forgotten: Vec<_> = state.nodes.extract_if(|_, node| is_nameless(node)).collect();
+        let forgotten: Vec<_> = state.nodes.extract_if(|_, listed| is_nameless(&listed.node)).collect();
         drop(state);
         drop(forgotten); // closes descriptors
+    }
+
+    /// Makes one node durable as a whole by `sync`. Then the next sync of the volume need not sync it again.
+    ///
+    /// # Errors
+    /// That of `sync`: the node stays listed.
+    ///
+    /// # Blocking
+    /// For `sync`.
+    pub(super) fn sync_alone<E>(&self, node: NodeId, sync: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let covered = self.state.lock().nodes.get(&node).map(|listed| listed.last_change);
+        sync()?;
+        let mut state = self.state.lock();
+        // U1: a change that was noted meanwhile may have come too late for `sync`.
+        let is_durable = state.nodes.get(&node).is_some_and(|listed| Some(listed.last_change) == covered);
+        let durable = if is_durable { state.nodes.remove(&node) } else { None };
+        drop(state);
+        drop(durable); // closes descriptors
+        Ok(())
     }
 
     /// Makes durable everything that has changed: calls `sync` for every node that is listed. It returns whether the node
@@ -111,18 +153,21 @@ impl Unsynced {
         sync_all: impl Fn() -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
         let _one = self.syncing.lock(); // U2
-        let State { nodes, is_partial } = std::mem::take(&mut *self.state.lock());
+        let (nodes, is_partial) = {
+            let mut state = self.state.lock();
+            (std::mem::take(&mut state.nodes), std::mem::take(&mut state.is_partial))
+        };
         let mut needs_all = is_partial || self.syncs == Syncs::Node;
         let mut result = Ok(());
         // `sync_all` covers the listed nodes too.
         let alone = if needs_all && self.syncs != Syncs::Node { HashMap::new() } else { nodes };
-        for node in alone.into_values() {
+        for Listed { node, .. } in alone.into_values() {
             match sync(&node) {
                 Ok(is_synced) => needs_all |= !is_synced,
                 Err(error) => {
                     result = result.and(Err(error));
                     // Even beyond U3, since its sync failed and it must not be forgotten.
-                    self.state.lock().nodes.insert(node.id(), node);
+                    self.state.lock().list(node);
                 }
             }
         }
@@ -201,6 +246,40 @@ mod tests {
         assert_eq!(sync(&unsynced, 3, NONE), ((1..=FEW as u64).collect(), false, Err(ErrorKind::Io)));
         assert_eq!(sync(&unsynced, NONE, NONE), (vec![3], false, Ok(())));
         assert_eq!(sync(&unsynced, NONE, NONE), (vec![], false, Ok(())));
+    }
+
+    #[test]
+    fn a_node_that_was_synced_by_itself_is_not_synced_again() {
+        let unsynced = local();
+        let alone = |ino, meanwhile: &[u64], outcome: Result<(), ErrorKind>| {
+            let synced = unsynced.sync_alone(node(ino).id(), || {
+                assert!(note(&unsynced, meanwhile.iter().copied()));
+                outcome
+            });
+            assert_eq!(synced, outcome);
+        };
+        assert!(note(&unsynced, [1, 2, 3, 4]));
+        alone(1, &[], Ok(()));
+        alone(2, &[2], Ok(()));
+        alone(3, &[], Err(ErrorKind::Io));
+        alone(5, &[5], Ok(()));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![2, 3, 4, 5], false, Ok(())));
+        assert!(note(&unsynced, [1]));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![1], false, Ok(())), "a later change");
+    }
+
+    /// The sync of the volume takes the list and gives the node back, since its own attempt fails.
+    #[test]
+    fn a_node_that_was_synced_by_itself_before_a_change_stays_listed() {
+        let unsynced = local();
+        assert!(note(&unsynced, [1]));
+        let synced = unsynced.sync_alone(node(1).id(), || {
+            assert!(note(&unsynced, [1]));
+            sync(&unsynced, 1, NONE).2.unwrap_err();
+            Ok::<_, ErrorKind>(())
+        });
+        assert_eq!(synced, Ok(()));
+        assert_eq!(sync(&unsynced, NONE, NONE), (vec![1], false, Ok(())));
     }
 
     #[test]
