@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
-use slackwater::backend::{AttrChange, MemBackend, NewNode, Removal};
+use slackwater::backend::{AttrChange, Backend, Call, Limits, MemBackend, NewNode, Removal};
 use slackwater::{
     Engine, File, FileError, ManualClock, SuperBlock, Timestamp, Tunables, UmountError, UmountOptions, WaitFor,
     WriteRequest, Written,
@@ -86,6 +87,74 @@ fn written_bytes_are_read_back_and_reach_the_backend_at_fsync() {
     drop(file);
     rig.volume.umount(UmountOptions::default()).unwrap();
     assert_eq!(rig.engine.arena().free_frames(), u64::from(rig.engine.arena().frames()));
+}
+
+/// Notes the name of each call, and whether its caller waits for it.
+struct Noting {
+    inner: Arc<MemBackend>,
+    /// Calls are made on threads of their own, also those with callers that wait.
+    is_elsewhere: bool,
+    seen: Mutex<Vec<(&'static str, bool)>>,
+}
+
+impl Noting {
+    fn note(&self, call: Call, waits: bool) {
+        self.seen.lock().unwrap().push((call.name(), waits));
+        let inner = Arc::clone(&self.inner);
+        match self.is_elsewhere {
+            true => drop(thread::spawn(move || inner.submit(call))),
+            false => inner.submit(call),
+        }
+    }
+}
+
+impl Backend for Noting {
+    fn submit(&self, call: Call) {
+        self.note(call, false);
+    }
+
+    fn submit_and_wait(&self, call: Call) {
+        self.note(call, true);
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+}
+
+/// A program that waits for a sync makes its calls itself: the last unit, the times, and the commit. Earlier units are
+/// written meanwhile. A thread that answers a call never waits for another, and a sync with a deadline never for any.
+#[test]
+fn a_sync_without_a_deadline_makes_its_calls_itself() {
+    let rig = Rig::by_hand();
+    let calls_of = |is_elsewhere, bytes, sync: fn(&Arc<SuperBlock>, File)| {
+        let backend = Arc::new(Noting { inner: Arc::new(MemBackend::new()), is_elsewhere, seen: Mutex::default() });
+        let volume = rig.engine.mount("noting", backend.clone()).unwrap();
+        let file = File::open(&volume.make(&volume.root().unwrap(), "a", NewNode::File, 0o644).unwrap()).unwrap();
+        file.write_at(0, &vec![7; bytes]).unwrap();
+        backend.seen.lock().unwrap().clear();
+        sync(&volume, file);
+        let seen = std::mem::take(&mut *backend.seen.lock().unwrap());
+        // A thread that has answered a call may still be about to end.
+        while volume.umount(UmountOptions::default()).is_err() {
+            thread::yield_now();
+        }
+        seen
+    };
+    let fsync = |_: &Arc<SuperBlock>, file: File| file.fsync().unwrap();
+    assert_eq!(calls_of(false, 100, fsync), [("write", true), ("setattr", true), ("sync", true)]);
+    let large = calls_of(false, (2 << 20) + 100, fsync);
+    assert_eq!(
+        large,
+        [("write", false), ("write", false), ("write", true), ("setattr", true), ("sync", true)],
+        "in three units"
+    );
+    assert_eq!(calls_of(true, 100, fsync), [("write", true), ("setattr", false), ("sync", true)], "answered elsewhere");
+    let deadline = |volume: &Arc<SuperBlock>, file: File| {
+        drop(file);
+        volume.flush_until(Some(volume.now() + Duration::from_secs(60))).unwrap();
+    };
+    assert_eq!(calls_of(false, 100, deadline), [("write", false), ("setattr", false), ("sync_volume", false)]);
 }
 
 #[test]

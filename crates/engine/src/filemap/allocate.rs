@@ -30,7 +30,7 @@ use crate::super_block::pages_of;
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::SetattrTurn;
 use crate::writeback::sync::wait_for_last_units;
-use crate::writeback::writepages::settle_now;
+use crate::writeback::write_inode::settle_now;
 
 impl File {
     /// Allocates space for a range, punches a hole or zeroes it, according to `mode`.
@@ -182,7 +182,7 @@ impl<'a> WritebackHold<'a> {
 impl Drop for WritebackHold<'_> {
     fn drop(&mut self) {
         self.0.truncate_from.store(NO_TRUNCATE, Ordering::Release);
-        settle_now(self.0);
+        settle_now(self.0, false);
     }
 }
 

@@ -29,7 +29,7 @@ use crate::inode::{Inode, NO_TRUNCATE};
 use crate::page_cache::{Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
 use crate::writeback::sync::wait_for_last_units;
-use crate::writeback::writepages::settle_now;
+use crate::writeback::write_inode::settle_now;
 use crate::writeback::{SetattrTurn, cancel_pages};
 
 impl File {
@@ -104,7 +104,7 @@ impl Drop for Cut<'_> {
         let inode = self.inode;
         inode.record_size(inode.size_bytes());
         inode.truncate_from.store(NO_TRUNCATE, Ordering::Release);
-        settle_now(inode);
+        settle_now(inode, false);
     }
 }
 

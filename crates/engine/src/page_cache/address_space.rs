@@ -12,11 +12,13 @@
 //! # Kernel counterpart
 //! `struct address_space`.
 
+use std::ops::Range;
+
 use slackwater_sync::lock::RwLock;
 use slackwater_sync::shim::atomic::{AtomicI64, Ordering};
 
 use crate::lock_order::I_PAGES;
-use crate::page_cache::leaf::{LEAF_PAGES, LeafState, Mark, slot_of};
+use crate::page_cache::leaf::{LEAF_PAGES, LeafState, Mark, range_bits, slot_of};
 use crate::page_cache::tree::Tree;
 use crate::units::PageIndex;
 
@@ -118,6 +120,27 @@ impl AddressSpace {
         if stale > STALE_MAX {
             self.prune();
         }
+    }
+
+    /// The pages with `mark` in the first leaf of `range` that has any, one bit each, and the index of the leaf's first page.
+    /// `found_by` is the mark by which leaves are searched, as in [`scan`](Self::scan).
+    pub(crate) fn next_bits(
+        &self,
+        mark: Mark,
+        found_by: Option<Mark>,
+        range: Range<PageIndex>,
+    ) -> Option<(PageIndex, u64)> {
+        let mut found = None;
+        self.scan(range.start, range.end, found_by, |base, leaf| {
+            let clip = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
+            let bits = leaf.bits(mark) & clip;
+            if bits == 0 {
+                return Scan::On;
+            }
+            found = Some((base, bits));
+            Scan::Stop
+        });
+        found
     }
 
     /// Frees the leaf of `index` if it has no pages; false if it has.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::backend::{Backend, Limits, MAX_UNIT_BYTES, NodeSupply};
+use crate::backend::{Backend, Call, Limits, MAX_UNIT_BYTES, NodeSupply};
 use crate::tunables::Tunables;
 use crate::units::PAGE_BYTES;
 use crate::writeback::ages::Ages;
@@ -120,6 +120,17 @@ impl BackingDevInfo {
             dontcache_kicks: AtomicU64::new(0),
             paused_ns: AtomicU64::new(0),
             switched: AtomicU64::new(0),
+        }
+    }
+
+    /// Starts a call. If the caller waits for the answer, however long it takes, the call may run on its thread.
+    ///
+    /// # Blocking
+    /// Never, unless the caller `waits`.
+    pub(crate) fn submit(&self, call: Call, waits: bool) {
+        match waits {
+            true => self.backend.submit_and_wait(call),
+            false => self.backend.submit(call),
         }
     }
 

@@ -23,7 +23,8 @@ use crate::writeback::gate::Pass;
 use crate::writeback::io_lists::{IoLists, ListName};
 use crate::writeback::wb::{BdiWriteback, LockedWb, Settled};
 use crate::writeback::work::WbReason;
-use crate::writeback::writepages::{Limit, Stop, Wrote, submit_meta, writepages};
+use crate::writeback::write_inode::submit_meta;
+use crate::writeback::writepages::{Limit, Stop, Wrote, writepages};
 use crate::writeback::{Round, UnitClass, commit};
 
 /// Inodes visited before other wbs get their turn.
@@ -344,7 +345,7 @@ impl BdiWriteback {
         self.note_write_starts();
         let class = UnitClass::Background(Arc::clone(self));
         let (pages, gated) = (CHUNK_PAGES.min(bytes / PAGE_BYTES), reason != WbReason::Sync);
-        let limit = Limit { pages, unit_bytes, class: &class, gated, flushing };
+        let limit = Limit { pages, unit_bytes, class: &class, gated, flushing, waits: false };
         let mut whole = PageIndex(0)..PageIndex(u64::MAX);
         let mut round = Round::begin(inode);
         tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),
@@ -384,7 +385,7 @@ impl BdiWriteback {
         }
         match inode.settle(now, true) {
             Settled::WriteMeta => {
-                let _ = submit_meta(inode);
+                let _ = submit_meta(inode, false);
             }
             Settled::Clean => inode.release_if_clean(),
             Settled::Waiting => {}

@@ -28,6 +28,7 @@ mod slots;
 pub(crate) mod sync;
 mod wb;
 mod work;
+pub(crate) mod write_inode;
 pub(crate) mod writepages;
 
 pub(crate) use backoff::Backoff;

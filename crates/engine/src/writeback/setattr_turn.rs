@@ -20,7 +20,7 @@ use slackwater_sync::shim::Arc;
 use crate::backend::{Attr, AttrChange, Call, Node};
 use crate::error::BackendError;
 use crate::inode::Inode;
-use crate::writeback::writepages::settle_now;
+use crate::writeback::write_inode::settle_now;
 
 /// The right to send a change of an inode's attributes. Dropping it ends the turn.
 pub(crate) struct SetattrTurn<'a> {
@@ -60,6 +60,6 @@ impl<'a> SetattrTurn<'a> {
 impl Drop for SetattrTurn<'_> {
     fn drop(&mut self) {
         self.inode.state.lock().meta_in_flight = false;
-        settle_now(self.inode);
+        settle_now(self.inode, false);
     }
 }

@@ -16,11 +16,12 @@ use slackwater_sync::shim::atomic::Ordering;
 use crate::backend::SyncScope;
 use crate::error::{BackendError, ErrorKind};
 use crate::inode::{Inode, meta};
-use crate::page_cache::{LEAF_PAGES, Mark, Scan, range_bits, slots};
+use crate::page_cache::{LEAF_PAGES, Mark, Scan, slots};
 use crate::super_block::SuperBlock;
 use crate::units::{PageIndex, Tick};
 use crate::writeback::work::{WbCompletion, WbReason, WbWork};
-use crate::writeback::writepages::{Limit, Stop, submit_meta, writepages};
+use crate::writeback::write_inode::submit_meta;
+use crate::writeback::writepages::{Limit, Stop, writepages};
 use crate::writeback::{Round, commit};
 
 /// Makes one inode durable at once, regardless of its back-off.
@@ -63,7 +64,7 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         leaf.set_bits(Mark::ToWrite, leaf.bits(Mark::Dirty));
         Scan::On
     });
-    let limit = Limit::of_sync(sb.bdi());
+    let limit = Limit::of_sync(sb.bdi(), deadline.is_none());
     let mut left = whole.clone();
     let mut round = Round::begin(inode);
     loop {
@@ -120,7 +121,7 @@ fn wait_for_units(
     deadline: Option<Tick>,
 ) -> Result<(), BackendError> {
     let mut at = range.start;
-    while let Some((base, mut bits)) = next_bits(inode, Mark::Writeback, found_by, at..range.end) {
+    while let Some((base, mut bits)) = inode.mapping.next_bits(Mark::Writeback, found_by, at..range.end) {
         // Wait for each page only once: if it enters write-back again, it does so with newer bytes.
         let still = || {
             bits &= inode.mapping.with_page(base, |leaf, _| leaf.bits(Mark::Writeback)).unwrap_or(0);
@@ -133,25 +134,10 @@ fn wait_for_units(
     Ok(())
 }
 
-/// The pages with `mark` in the first leaf of `range` that has any, one bit each.
-fn next_bits(inode: &Inode, mark: Mark, found_by: Option<Mark>, range: Range<PageIndex>) -> Option<(PageIndex, u64)> {
-    let mut found = None;
-    inode.mapping.scan(range.start, range.end, found_by, |base, leaf| {
-        let clip = range_bits(range.start.0.saturating_sub(base.0), range.end.0.saturating_sub(base.0));
-        let bits = leaf.bits(mark) & clip;
-        if bits == 0 {
-            return Scan::On;
-        }
-        found = Some((base, bits));
-        Scan::Stop
-    });
-    found
-}
-
 fn first_marked(inode: &Inode, mark: Mark) -> Option<PageIndex> {
     let end = PageIndex::end_of(inode.size_bytes());
-    next_bits(inode, mark, Some(mark), PageIndex(0)..end)
-        .and_then(|(base, bits)| slots(bits).next().map(|slot| base.plus(slot as u64)))
+    let found = inode.mapping.next_bits(mark, Some(mark), PageIndex(0)..end);
+    found.and_then(|(base, bits)| slots(bits).next().map(|slot| base.plus(slot as u64)))
 }
 
 /// Sends the metadata in `bits` if it is dirty, and waits for the answer to a call that carries it. Metadata dirtied
@@ -169,7 +155,7 @@ fn write_meta_and_wait(inode: &Arc<Inode>, bits: u8, deadline: Option<Tick>) -> 
         if inode.state.lock().meta & bits == 0 {
             return Ok(());
         }
-        if let Some(call) = submit_meta(inode) {
+        if let Some(call) = submit_meta(inode, deadline.is_none()) {
             return wait(&|| inode.state.lock().meta_answered >= call);
         }
     }

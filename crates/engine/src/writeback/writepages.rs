@@ -1,4 +1,4 @@
-//! Submits one inode's dirty pages to the backend, and its metadata after them.
+//! Submits one inode's dirty pages to the backend. Its metadata follows them (`write_inode`).
 //!
 //! # Invariants
 //! W1. A page is in at most one unit: it is taken under its leaf's lock and only if it has no `WRITEBACK` mark. A
@@ -8,9 +8,7 @@
 //!     which is updated late. So either the truncation sees the unit or the unit sees the truncation. A unit also ends
 //!     at the file's size, as read with the last page's frame held. A writer that extends the file inside that page
 //!     does so with the frame locked (R4 of `filemap::write`), so the unit has every byte that the frame has.
-//! W3. Metadata stays dirty until it has been sent while no page is dirty or under write-back. So the times that the
-//!     backend ends up with are those the cache promised.
-//! W4. Every unit or metadata call in flight pins the super block. The pin is taken before submission and dropped after
+//! W3. Every unit or metadata call in flight pins the super block. The pin is taken before submission and dropped after
 //!     the completion has released its inode.
 //!
 //! # Kernel counterpart
@@ -20,16 +18,17 @@ use std::ops::Range;
 
 use slackwater_arena::{FrameId, Gather};
 use slackwater_sync::gate;
-use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
+use slackwater_sync::shim::{Arc, thread};
 
-use crate::backend::{AttrChange, Call, Done, WriteUnit};
+use crate::backend::{Call, WriteUnit};
 use crate::cgroup::Uncharges;
 use crate::error::{BackendError, ErrorKind};
-use crate::inode::{Inode, meta};
+use crate::inode::Inode;
 use crate::page_cache::{LeafState, Mark, Scan, range_bits, slots};
 use crate::units::{PAGE_BYTES, PageIndex};
-use crate::writeback::{Attempt, BackingDevInfo, Pages, Round, Settled, UnitClass, commit};
+use crate::writeback::write_inode::finish;
+use crate::writeback::{Attempt, BackingDevInfo, Pages, Round, UnitClass, commit};
 
 /// Limits of one call.
 #[derive(Copy, Clone)]
@@ -41,13 +40,15 @@ pub(crate) struct Limit<'a> {
     pub(crate) gated: bool,
     /// Whether the bytes should leave the cache of the device with the write.
     pub(crate) flushing: bool,
+    /// Whether the caller has to wait for the answer, however long it takes.
+    pub(crate) waits: bool,
 }
 
 impl Limit<'_> {
-    /// Of a caller that waits: units as large as the backend takes.
-    pub(crate) fn of_sync(bdi: &BackingDevInfo) -> Self {
+    /// Of a caller that does not leave it to a flusher: units as large as the backend takes.
+    pub(crate) fn of_sync(bdi: &BackingDevInfo, waits: bool) -> Self {
         let unit_bytes = bdi.limits().unit_bytes;
-        Self { pages: u64::MAX, unit_bytes, class: &UnitClass::Sync, gated: false, flushing: false }
+        Self { pages: u64::MAX, unit_bytes, class: &UnitClass::Sync, gated: false, flushing: false, waits }
     }
 }
 
@@ -98,7 +99,7 @@ impl Gathering {
 /// A caller of the `Sync` class has taken a slot for the first unit and gets `Stop::Pages` after it.
 ///
 /// # Blocking
-/// Never.
+/// Never, except for a caller that waits: it may write the last unit itself, which saves two thread switches.
 pub(crate) fn writepages(
     inode: &Arc<Inode>,
     mark: Mark,
@@ -137,7 +138,9 @@ pub(crate) fn writepages(
         gate::pass("unit.chosen");
         range.start = unit.next();
         pages += unit.frames.frames().len() as u64;
-        submit(inode, unit, limit.class.clone(), limit.flushing);
+        // Earlier units are written by other threads at the same time.
+        let is_last = limit.waits && inode.mapping.next_bits(mark, Some(mark), range.clone()).is_none();
+        submit(inode, unit, limit.class.clone(), limit.flushing, is_last);
         if matches!(limit.class, UnitClass::Sync) {
             break;
         }
@@ -239,7 +242,8 @@ impl Started {
     }
 }
 
-fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass, flushing: bool) {
+/// `waits`: the caller waits for the answer.
+fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass, flushing: bool, waits: bool) {
     let sb = inode.super_block();
     let bdi = sb.bdi();
     let offset_bytes = unit.first.offset_bytes();
@@ -256,21 +260,24 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass, flushing: bool)
     let owner = Arc::clone(inode);
     let first = unit.first;
     let failed_commits = commit::failures_of(inode);
+    let waiter = waits.then(|| thread::current().id());
     let done = move |frames: Gather, written: Result<usize, BackendError>| {
         let sb = Arc::clone(owner.super_block());
         owner.end_change(change, None);
         end_writeback(&owner, first, frames, len_bytes, written, failed_commits);
+        // The waiter has to wait for the metadata too.
+        finish(&owner, waiter.is_some_and(|waiter| waiter == thread::current().id()));
         if !is_for_sync {
             owner.units.fetch_sub(1, Ordering::AcqRel);
             sb.bdi().gate.end_unit(sb.now(), len_bytes as u64, flushing);
         }
         sb.bdi().slots.release(&class);
         drop(owner);
-        sb.unpin(); // W4: after dropping the inode
+        sb.unpin(); // W3: after dropping the inode
     };
     let unit = WriteUnit::new(node, offset_bytes, len_bytes, unit.frames, Box::new(done));
     let unit = unit.refilling(inode.emptied.load(Ordering::Acquire)).for_sync(is_for_sync).flushing(flushing);
-    bdi.backend.submit(Call::Write(unit));
+    bdi.submit(Call::Write(unit), waits);
 }
 
 /// Completes a unit: pages that were written wait for a commit, the others are dirty again.
@@ -325,7 +332,6 @@ fn end_writeback(
     if ended.unstable != 0 {
         commit::note_unit_unstable(inode, failed_commits);
     }
-    finish(inode);
 }
 
 /// Changes made by a completed unit.
@@ -408,91 +414,4 @@ pub(crate) fn note_failure(inode: &Inode, kind: ErrorKind) {
     inode.super_block().note_failure(kind);
     inode.state.lock().failed = true;
     inode.write_failures.fetch_add(1, Ordering::AcqRel);
-}
-
-/// The last part of every completion: lists, metadata, waiters.
-fn finish(inode: &Arc<Inode>) {
-    let sb = inode.super_block();
-    let doomed = inode.state.lock().doomed;
-    if doomed {
-        sb.drop_pages(inode);
-    }
-    settle_now(inode);
-    sb.note_progress();
-}
-
-/// Settles an inode, does what is due, and wakes its waiters.
-pub(crate) fn settle_now(inode: &Arc<Inode>) {
-    let now = inode.super_block().engine().clock.now();
-    match inode.settle(now, false) {
-        Settled::WriteMeta => {
-            let _ = submit_meta(inode);
-        }
-        Settled::Clean => {
-            inode.release_if_clean();
-            inode.super_block().forget_if_unused(inode);
-        }
-        // The flusher may look at this inode only after the volume has ended and its records have been released.
-        Settled::Waiting if inode.is_clean(&inode.state.lock()) => inode.release_if_clean(),
-        Settled::Waiting => {}
-    }
-    inode.super_block().engine().waits.wake(inode.id());
-}
-
-/// Sends the inode's times, and its mode if a write by the backend could change it. Returns the number of the call for
-/// `InodeState::meta_answered`, or `None` if one is in flight or nothing is dirty.
-///
-/// A sync may send the times while pages are still dirty or under write-back. Writing those changes the times again, so
-/// the metadata then stays dirty and is sent once more after the data (W3).
-///
-/// # Blocking
-/// Never.
-pub(crate) fn submit_meta(inode: &Arc<Inode>) -> Option<u64> {
-    let sb = inode.super_block();
-    let (node, change, sent, call) = {
-        let mut state = inode.state.lock();
-        let node = state.node.clone().filter(|_| !state.meta_in_flight && state.meta != 0)?;
-        state.meta_in_flight = true;
-        // A write by the backend may clear setuid, although no program's write has cleared it here.
-        let tell_mode = state.attr.mode & 0o6000 != 0;
-        let mode = tell_mode.then_some(state.attr.mode & 0o7777);
-        let change = AttrChange { mtime: Some(inode.mtime()), mode, ..AttrChange::default() };
-        let sent = std::mem::take(&mut state.meta);
-        if inode.mapping.count(Mark::Writeback) + inode.mapping.count(Mark::Dirty) != 0 {
-            state.meta = meta::DIRTY_SYNC;
-        }
-        (node, change, sent, state.meta_answered + 1)
-    };
-    tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = inode.id().ino, flags = sent,
-        "writeback_write_inode_start");
-    sb.pin();
-    let flush = inode.begin_change();
-    let owner = Arc::clone(inode);
-    let done = Done::new(move |answer: Result<crate::backend::Attr, BackendError>| {
-        let sb = Arc::clone(owner.super_block());
-        if answer.as_ref().is_ok_and(|attr| attr.nlink == 0) {
-            sb.note_nameless(&owner);
-        }
-        owner.end_flush(flush, answer.as_ref().ok());
-        sb.commits().note_change();
-        tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = owner.id().ino, ok = answer.is_ok(),
-            "writeback_write_inode");
-        let mut state = owner.state.lock();
-        state.meta_in_flight = false;
-        state.meta_answered += 1;
-        sb.bdi().note_attempt(Attempt::Meta, answer.is_ok());
-        match answer {
-            Ok(_) => drop(state),
-            Err(error) => {
-                state.meta |= if state.doomed { 0 } else { sent };
-                drop(state);
-                note_failure(&owner, error.kind());
-            }
-        }
-        finish(&owner);
-        drop(owner);
-        sb.unpin();
-    });
-    sb.bdi().backend.submit(Call::Setattr { node, change, done });
-    Some(call)
 }

@@ -25,7 +25,7 @@ impl StartWriteback for Inline {
         let sb = inode.super_block();
         let (bdi, clock) = (sb.bdi(), &*sb.engine().clock);
         let deadline = (!may_wait).then(|| clock.now());
-        let limit = Limit::of_sync(bdi);
+        let limit = Limit::of_sync(bdi, false);
         let mut round = Round::begin(inode);
         // Uses the slots of syncs, one unit at a time.
         while pages.start < pages.end
