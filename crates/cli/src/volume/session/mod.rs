@@ -70,6 +70,7 @@ struct State {
     /// The options of the mount, each with its value.
     options: BTreeMap<String, String>,
     unmounting: u32,
+    after_unmounting: Option<Box<dyn FnOnce() + Send>>,
     /// An unmount has discarded what was not written back.
     has_discarded: bool,
     /// It was mounted, and everything is written back.

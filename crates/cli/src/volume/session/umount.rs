@@ -146,9 +146,27 @@ impl Session {
     fn begin_unmounting(&self) -> impl Drop {
         self.state().unmounting += 1;
         OnDrop(|| {
-            self.state().unmounting -= 1;
+            let then = {
+                let mut state = self.state();
+                state.unmounting -= 1;
+                if state.unmounting == 0 { state.after_unmounting.take() } else { None }
+            };
             self.changed.notify_all();
+            if let Some(then) = then.filter(|_| !self.state().is_over) {
+                then();
+            }
         })
+    }
+
+    /// Calls `then` when no thread unmounts it: at once, or on the thread that has unmounted it without releasing it.
+    pub(crate) fn after_unmounting(&self, then: impl FnOnce() + Send + 'static) {
+        let mut state = self.state();
+        if state.unmounting > 0 {
+            state.after_unmounting = Some(Box::new(then));
+            return;
+        }
+        drop(state);
+        then();
     }
 
     /// Waits until no thread unmounts it.

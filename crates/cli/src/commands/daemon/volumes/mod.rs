@@ -1,10 +1,10 @@
 //! The volumes of a daemon: one engine, one pool of FUSE threads, and a mount for each volume.
 //!
 //! # Life of a volume
-//! *Reserved*: its name, source and mount point are taken. *Mounted*: programs can use it. The thread `sw-ends` is
-//! notified when it ends, whatever ended it, and starts a thread that waits until everything is written back, so that a
-//! volume whose source hangs delays no other. Then it is released, and the name is free. A thread that unmounts it for a
-//! client releases it first, if everything is written back: then the answer need not wait for another thread.
+//! *Reserved*: its name, source and mount point are taken. *Mounted*: programs can use it. A thread that unmounts it for a
+//! client releases it, if everything is written back: then the answer need not wait for another thread, and the name is
+//! free. Otherwise, or if something else ended it, the thread `sw-ends` is notified. It starts a thread that waits until
+//! everything is written back and then releases the volume. So a volume whose source hangs delays no other.
 //!
 //! # Invariants
 //! D1. A name stays taken from its reservation until nothing of the volume is left: its registry entry, its lock on the

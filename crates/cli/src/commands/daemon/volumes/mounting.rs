@@ -128,10 +128,14 @@ impl Volumes {
         held: Held,
     ) -> bool {
         session.set_mounted(&self.shared.engine, front_end, &held.source);
-        let (ends, ended) = (self.ends.clone(), (reservation.name.clone(), Arc::downgrade(session)));
+        let (ends, name, ended) = (self.ends.clone(), reservation.name.clone(), Arc::downgrade(session));
         let is_ending = reservation.fill(Volume { session: Arc::clone(session), held: Some(held) });
-        // The receiving thread lives as long as the process.
-        front_end.on_unmounted(move || drop(ends.send(ended)));
+        front_end.on_unmounted(move || {
+            if let Some(session) = ended.upgrade() {
+                // The receiving thread lives as long as the process.
+                session.after_unmounting(move || drop(ends.send((name, ended))));
+            }
+        });
         is_ending
     }
 
