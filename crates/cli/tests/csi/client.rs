@@ -14,6 +14,12 @@ pub(crate) struct Refused {
     pub(crate) message: String,
 }
 
+/// Whether a call was refused because something uses the volume.
+pub(crate) fn is_busy(answer: &Result<(), Refused>) -> bool {
+    let in_use = |refused: &Refused| refused.code == Code::FailedPrecondition && refused.message.contains("in use");
+    answer.as_ref().is_err_and(in_use)
+}
+
 /// Bytes before a message: no compression, and its length.
 const PREFIX: usize = 5;
 

@@ -23,7 +23,7 @@ fn a_volume_in_use_is_not_unstaged_and_the_programs_are_named() {
     // The pod's directory goes at once; the volume stays as long as it is used.
     volume.unpublish().unwrap();
     assert!(!volume.target.exists());
-    let refused = volume.unstage().unwrap_err();
+    let refused = volume.try_unstage().unwrap().unwrap_err();
     assert_eq!(refused.code, Code::FailedPrecondition);
     assert!(refused.message.contains(&format!("pid {}", std::process::id())), "{}", refused.message);
     file.write_all(b" and after").unwrap();

@@ -10,9 +10,9 @@ use slackwater_csi_proto as csi;
 use slackwater_csi_proto::volume_capability::access_mode::Mode;
 use slackwater_csi_proto::volume_capability::{AccessMode, AccessType, MountVolume};
 
-use crate::client::{Refused, call, try_call};
+use crate::client::{Refused, call, is_busy, try_call};
 use crate::process::Daemon;
-use crate::rig::{Process, Scratch, need_fuse};
+use crate::rig::{Process, Scratch, need_fuse, repeat_while};
 
 /// A plugin that listens.
 pub(crate) struct Plugin {
@@ -203,8 +203,9 @@ impl Volume {
         self.try_unpublish().unwrap()
     }
 
+    /// Unstages it. Repeats that while it is in use, see [`repeat_while`].
     pub(crate) fn unstage(&self) -> Result<(), Refused> {
-        self.try_unstage().unwrap()
+        repeat_while(is_busy, || self.try_unstage().unwrap())
     }
 
     pub(crate) fn delete(&self) -> Result<(), Refused> {
@@ -228,6 +229,13 @@ pub(crate) fn mounts_in(scratch: &Scratch) -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap();
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
     points.filter(|point| point.starts_with(&scratch.path)).collect()
+}
+
+/// The names in the directory of the records. A plugin that was just started takes the lock of each volume for a
+/// moment. So this looks again while there is a lock.
+pub(crate) fn records_in(state: &Path) -> Vec<String> {
+    let has_lock = |names: &Vec<String>| names.iter().any(|name| name.ends_with(".lock"));
+    repeat_while(has_lock, || names_in(state))
 }
 
 /// The names in a directory.

@@ -11,7 +11,7 @@ use crate::life::thrice;
 use crate::plugin::{Plugin, Volume, mounts_in};
 use crate::pod_cgroups::{Pod, unique_uid, write};
 use crate::process::Daemon;
-use crate::rig::{Scratch, need_fuse};
+use crate::rig::{Scratch, UNMOUNT_COPIES, need_fuse};
 
 const MIB: u64 = 1 << 20;
 /// In the annotation of the pod `small`.
@@ -26,8 +26,9 @@ const INSIDE: &str = "SLACKWATER_TEST_IN_A_POD";
 fn in_a_pod(name: &str, cluster: &Cluster, uid: &str) {
     let run = "mount -t tmpfs none /run && mkdir -p /run/secrets/kubernetes.io \
                && ln -s \"$0\" /run/secrets/kubernetes.io/serviceaccount && exec \"$@\"";
+    let script = format!("{UNMOUNT_COPIES}{run}");
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", run]).arg(&cluster.account);
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script]).arg(&cluster.account);
     command.arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]).env(INSIDE, uid);
     command.env("KUBERNETES_SERVICE_HOST", "127.0.0.1").env("KUBERNETES_SERVICE_PORT", cluster.port.to_string());
     let output = command.stdin(Stdio::null()).output().unwrap();

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use crate::killing_proxy::KillingProxy;
 use crate::needs;
-use crate::plugin::{Plugin, mounts_in, names_in};
+use crate::plugin::{Plugin, mounts_in, names_in, records_in};
 use crate::process::Daemon;
 use crate::rig::{Scratch, need_fuse, run};
 
@@ -108,6 +108,8 @@ fn check_with_kills(program: &Path, scratch: &Scratch, pool: &str) {
     check(program, scratch, &proxy.endpoint);
     println!("the plugin was killed {} times", proxy.kills());
     assert!(proxy.kills() > 100, "{}", proxy.kills());
+    // The last plugin may still remove the locks of those before it.
+    assert_eq!(records_in(&scratch.path.join("state")), [""; 0]);
     proxy.end();
     check_nothing_left(scratch, daemon);
 }

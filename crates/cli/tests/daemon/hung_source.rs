@@ -55,14 +55,15 @@ fn a_hung_source_stops_no_other_volume_and_the_daemon_ends_once_it_answers() {
     assert!(found == vec![7; BYTES]);
     drop(file);
 
-    daemon.run(["umount", "hung", "--deadline", "1s"]).expect(4, &["the deadline passed", "nothing is lost"]);
+    let late = daemon.run_when_free(["umount", "hung", "--deadline", "1s"]);
+    late.expect(4, &["the deadline passed", "nothing is lost"]);
     // The daemon and the other volumes keep working.
     let mounted = |name: &str| (name.to_owned(), "mounted".to_owned());
     assert_eq!(daemon.states(), [mounted("hung"), mounted("other")]);
     assert_eq!(daemon.json("tenants")["tenants"][0]["name"], "root");
     fs::write(mountpoint.join("file"), vec![8; BYTES]).unwrap();
     File::open(mountpoint.join("file")).unwrap().sync_all().unwrap();
-    daemon.run(["umount", "other"]).expect(0, &[]);
+    daemon.umount("other");
     daemon.mount(&source, &mountpoint, "again");
     assert_eq!(fs::read(mountpoint.join("file")).unwrap(), vec![8; BYTES]);
 
@@ -162,7 +163,7 @@ fn p03_sigterm_ends_a_daemon_with_a_hung_source() {
         daemon.process.signal(Signal::TERM);
         wait_until("the other volume is unmounted", || !is_mounted(mountpoint));
         assert_eq!(daemon.process.wait().code(), Some(7));
-        assert_eq!(daemon.said("3.0 MiB not written back"), 1, "{}", daemon.all_said());
+        daemon.wait_said("3.0 MiB not written back", 1);
         assert!(fs::read_dir(top).unwrap().next().is_none(), "the mount point is free");
         None
     });
@@ -190,7 +191,7 @@ fn p04_a_daemon_starts_while_a_source_of_its_dead_predecessor_hangs() {
     assert_eq!(daemon.states(), [("configured".to_owned(), "mounted".to_owned())]);
     assert_eq!(fs::read(configured.1.join("file")).unwrap(), vec![5; BYTES]);
     assert_eq!(fs::read(left.0.join("file")).unwrap(), vec![5; BYTES]);
-    assert_eq!(daemon.said("Some source directories do not answer yet"), 1, "{}", daemon.all_said());
+    daemon.wait_said("Some source directories do not answer yet", 1);
     // A daemon that ends without waiting for the hung source keeps its data.
     daemon.end();
     assert!(scratch.arena("daemon").exists());

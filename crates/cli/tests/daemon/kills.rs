@@ -37,10 +37,9 @@ fn the_next_daemon_writes_back_what_a_killed_one_left() {
 
     let daemon = Daemon::start(&scratch, &config);
     for words in ["died: taking over its socket", "Wrote back", "Cannot write back"] {
-        // Standard error comes through another pipe than the announcement, and may arrive later.
-        wait_until(words, || daemon.said(words) == 1);
+        daemon.wait_said(words, 1);
     }
-    assert_eq!(daemon.said("Freed "), 3, "{}", daemon.all_said());
+    daemon.wait_said("Freed ", 3);
     assert_eq!(read(&configured.1), "one", "its volume is there again, with what was written");
     assert_eq!(read(&other.0), "two");
     assert!(!is_mounted(&other.1) && !is_mounted(&gone.1));

@@ -1,13 +1,14 @@
 //! Cgroups with the names that kubelets and container runtimes give them.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use slackwater_fuse::tenants::Hierarchy;
 
 use crate::cgroups::Cgroup;
-use crate::rig::Process;
+use crate::rig::{Process, wait_until};
 
 /// Cgroups of a pod, and of a container in it, below those of a kubelet. Removed when dropped.
 pub(crate) struct Pod {
@@ -36,8 +37,15 @@ pub(crate) fn made(hierarchy: &Hierarchy, path: &str) -> (Cgroup, Above) {
     let directory = hierarchy.directory(&path).unwrap();
     let mut above: Vec<_> = directory.ancestors().skip(1).take_while(|it| *it != hierarchy.mountpoint).collect();
     above.reverse();
-    let above = above.into_iter().inspect(|it| drop(fs::create_dir(it))).map(Path::to_path_buf).collect();
-    fs::create_dir(&directory).unwrap();
+    wait_until("the cgroup is made", || {
+        above.iter().for_each(|it| drop(fs::create_dir(it)));
+        match fs::create_dir(&directory) {
+            // Another test has removed one of those above meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            made => made.map(|()| true).unwrap(),
+        }
+    });
+    let above = above.into_iter().map(Path::to_path_buf).collect();
     (Cgroup { directory, path: path.into_os_string().into_string().unwrap() }, Above(above))
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::rig::{Output, PATIENCE, Process, Scratch, wait_until};
+use crate::rig::{Output, PATIENCE, Process, Scratch, repeat_while, wait_said, wait_until};
 
 /// A daemon in the foreground that is listening.
 pub(crate) struct Daemon<'s> {
@@ -82,6 +82,17 @@ impl<'s> Daemon<'s> {
         self.run(["mount", "--daemon", source, mountpoint, "--name", name]).expect(0, &[name, "Unmount with"]);
     }
 
+    /// As [`run`](Self::run), again and again while something is in use, see [`repeat_while`].
+    pub(crate) fn run_when_free<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I> + Clone) -> Output {
+        repeat_while(Output::is_busy, || self.run(arguments.clone()))
+    }
+
+    /// Unmounts a volume, by its name or path, and expects success. Repeats that while it is in use.
+    #[track_caller]
+    pub(crate) fn umount(&self, volume: &str) {
+        self.run_when_free(["umount", volume]).expect(0, &[]);
+    }
+
     #[track_caller]
     pub(crate) fn json(&self, verb: &str) -> serde_json::Value {
         self.json_of(&[verb])
@@ -120,6 +131,12 @@ impl<'s> Daemon<'s> {
     /// How often `words` have appeared on standard error so far.
     pub(crate) fn said(&self, words: &str) -> usize {
         self.said.lock().unwrap().matches(words).count()
+    }
+
+    /// Waits until `words` have appeared so often on standard error.
+    #[track_caller]
+    pub(crate) fn wait_said(&self, words: &str, times: usize) {
+        wait_said(&self.said, words, times);
     }
 
     /// Everything printed on standard error so far.

@@ -46,7 +46,7 @@ fn a_volume_that_fails_to_mount_does_not_stop_the_others() {
     let config = table("bad", &missing, &scratch.dir("bad", 0o755)) + &table("good", &source, &mountpoint);
     let daemon = Daemon::start(&scratch, &config);
     assert_eq!(daemon.states(), [("good".to_owned(), "mounted".to_owned())]);
-    assert_eq!(daemon.said("bad: not mounted"), 1, "{}", daemon.all_said());
+    daemon.wait_said("bad: not mounted", 1);
     daemon.end();
 }
 

@@ -52,7 +52,8 @@ fn the_service_manager_is_notified_of_start_watchdog_and_stop() {
     assert_eq!(manager.has_heard("STOPPING=1"), 0);
     process.signal(Signal::TERM);
     assert!(process.wait().success());
-    assert_eq!(manager.has_heard("STOPPING=1"), 1);
+    // Messages are read by a thread.
+    wait_until("it has announced its end", || manager.has_heard("STOPPING=1") == 1);
 }
 
 #[test]
@@ -80,7 +81,9 @@ fn a_shutdown_with_a_gigabyte_of_dirty_data_asks_for_time_and_loses_nothing() {
     let left = daemon.json("ls")["volumes"][0]["bytes_left"].as_u64().unwrap();
     assert!(left >= BYTES, "{left} bytes are dirty");
     daemon.end();
-    assert!(manager.has_heard("EXTEND_TIMEOUT_USEC=") >= 1, "the shutdown takes longer than one interval");
+    wait_until("it has asked for time: the shutdown takes longer than one interval", || {
+        manager.has_heard("EXTEND_TIMEOUT_USEC=") >= 1
+    });
     let mut written = File::open(source.join("large")).unwrap();
     assert_eq!(written.metadata().unwrap().len(), BYTES);
     let mut found = vec![0; 1 << 20];

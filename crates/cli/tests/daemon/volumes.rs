@@ -39,9 +39,9 @@ fn volumes_from_the_configuration_and_from_run_time_end_fully_written_back() {
     assert_written(&pairs[1].1.0, "b");
 
     // Unmount by name, by path, by another program, and the last one with the daemon.
-    daemon.run(["umount", "a"]).expect(0, &[]);
-    daemon.run(["umount", pairs[1].1.1.to_str().unwrap()]).expect(0, &[]);
-    unmount(&pairs[2].1.1, UnmountFlags::empty()).unwrap();
+    daemon.umount("a");
+    daemon.umount(pairs[1].1.1.to_str().unwrap());
+    wait_until("no process uses it", || unmount(&pairs[2].1.1, UnmountFlags::empty()).is_ok());
     wait_until("the third is gone", || daemon.states() == [("d".to_owned(), "mounted".to_owned())]);
     daemon.run(["umount", "a"]).expect(5, &["not mounted"]);
     // An unmounted source can be mounted again at once.
@@ -67,7 +67,7 @@ fn all_are_unmounted_or_synced_at_once() {
     }
     daemon.run(["sync", "--all"]).expect(0, &[]);
     pairs.iter().for_each(|(source, _)| assert_written(source, "x"));
-    daemon.run(["umount", "--all"]).expect(0, &[]);
+    daemon.run_when_free(["umount", "--all"]).expect(0, &[]);
     assert!(daemon.states().is_empty());
     daemon.end();
 }
@@ -97,7 +97,7 @@ fn a_volume_is_found_by_its_name_and_by_any_path_to_its_mount_point() {
     let mut mount = scratch.mount(&other_source, &other, &[]);
     daemon.run(["umount", &text(&other)]).expect(0, &[]);
     mount.wait().expect(0, &[]);
-    daemon.run(["umount", &text(&link)]).expect(0, &[]);
+    daemon.umount(&text(&link));
     assert!(daemon.states().is_empty());
     assert_written(&source, "x");
     daemon.end();
@@ -117,12 +117,12 @@ fn a_volume_has_mount_points_that_are_unmounted_alone_or_with_its_name() {
     write(&mountpoint, "x");
     assert_written(&third, "x");
     daemon.run(["status", &text(&second)]).expect(0, &[&text(&mountpoint), &text(&third)]);
-    daemon.run(["umount", &text(&mountpoint)]).expect(0, &[]);
+    daemon.umount(&text(&mountpoint));
     assert_written(&second, "x");
-    scratch.run(["umount", &text(&third)]).expect(0, &[]);
+    scratch.umount(&third);
     assert_eq!(daemon.states().len(), 1);
     daemon.run(["mount", "--daemon", &text(&source), &text(&third)]).expect(0, &["as a."]);
-    daemon.run(["umount", "a"]).expect(0, &[]);
+    daemon.umount("a");
     assert!(daemon.states().is_empty() && !is_mounted(&second) && !is_mounted(&third));
     assert_written(&source, "x");
     daemon.end();
@@ -264,7 +264,7 @@ fn an_unmounted_volume_keeps_neither_its_source_open_nor_a_mark() {
         fs::create_dir(&source).unwrap();
         daemon.mount(&source, &mountpoint, "a");
         write(&mountpoint, "tide");
-        daemon.run(["umount", "a"]).expect(0, &[]);
+        daemon.umount("a");
         assert_written(&source, "tide");
         wait_until("nothing holds the source", || unmount(&root, UnmountFlags::empty()).is_ok());
     }

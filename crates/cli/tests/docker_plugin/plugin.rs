@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::rig::{Process, Scratch, slackwater};
+use crate::rig::{Process, Scratch, repeat_while, slackwater};
 
 /// The program that makes the calls.
 pub(crate) const CLIENT: &str = "curl";
@@ -94,10 +94,13 @@ impl Plugin {
         self.post(&format!("VolumeDriver.{call}"), body.to_string().as_bytes())
     }
 
-    /// A call that succeeds.
+    /// A call that succeeds. Repeats it while the volume is in use, see [`repeat_while`].
     #[track_caller]
     pub(crate) fn done(&self, call: &str, body: &Value) -> Value {
-        let (status, answer) = self.call(call, body);
+        let is_busy = |(status, answer): &Answer| {
+            *status == 409 && answer["Err"].as_str().is_some_and(|text| text.contains("in use"))
+        };
+        let (status, answer) = repeat_while(is_busy, || self.call(call, body));
         assert_eq!((status, &answer["Err"]), (200, &json!("")), "{call} {body}: {answer}");
         answer
     }

@@ -26,7 +26,8 @@ fn rescued_bytes(source: &Path, again: &Mount) -> Vec<u8> {
     let names = fs::read_dir(source).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let found: Vec<_> = names.filter(|name| name.starts_with("slackwater-conflict-")).collect();
     let [name] = &found[..] else { panic!("one file: {found:?}") };
-    assert_eq!(again.said(&source.join(name).to_string_lossy()), 1, "the message names it");
+    // The message names it.
+    again.wait_said(&source.join(name).to_string_lossy(), 1);
     fs::read(source.join(name)).unwrap()
 }
 
@@ -90,7 +91,7 @@ fn p02_a_file_removed_in_the_source_while_it_is_dirty_is_reported_and_kept() {
         fs::write(mountpoint.join(name), bytes(1, LEN)).unwrap();
         fs::remove_file(source.join(name)).unwrap();
     }
-    let output = scratch.run(["umount", mountpoint.to_str().unwrap()]);
+    let output = scratch.run_when_free(["umount", mountpoint.to_str().unwrap()]);
     output.expect(6, &["2 files with unwritten data had been removed", "slackwater-conflict-"]);
     drop(mount);
     for entry in fs::read_dir(&source).unwrap() {
@@ -112,7 +113,7 @@ fn p02_unmounting_a_removed_source_with_dirty_data_reports_it() {
     drop(file);
     let path = mountpoint.to_str().unwrap();
     scratch.run(["sync", path]).expect(1, &[]);
-    let left = scratch.run(["umount", path, "--deadline", "1s"]);
+    let left = scratch.run_when_free(["umount", path, "--deadline", "1s"]);
     assert_eq!(left.code, Some(4), "{}", left.text);
     scratch.umount_with(&mountpoint, &["--discard", "--yes"]);
     drop(mount);

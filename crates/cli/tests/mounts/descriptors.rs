@@ -1,4 +1,5 @@
-//! Programs with many open files, and a server with few descriptors.
+//! Programs with many open files, and a server with few descriptors. Each test runs in a process of its own: children
+//! of other tests would begin with copies of all these files.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -13,7 +14,8 @@ use rustix::mount::{MountFlags, mount};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::bytes;
-use crate::rig::{Mount, PATIENCE, Scratch, need_fuse};
+use crate::programs::in_own_process;
+use crate::rig::{Mount, PATIENCE, Scratch, need_fuse, wait_until};
 use crate::sys::Mapped;
 
 /// Descriptor limit of the server.
@@ -72,6 +74,11 @@ fn others_work(mountpoint: &Path, name: &str, entries: usize) {
 /// open file costs a descriptor only while the server has some to spare.
 #[test]
 fn p14_ten_thousand_open_files_leave_descriptors_to_others() {
+    let name = "descriptors::p14_ten_thousand_open_files_leave_descriptors_to_others";
+    in_own_process(name, use_many_files);
+}
+
+fn use_many_files() {
     need_fuse();
     allow_descriptors(FILES);
     let scratch = Scratch::new();
@@ -125,6 +132,11 @@ fn p14_ten_thousand_open_files_leave_descriptors_to_others() {
 /// A file without a name has to stay open, so a user may have only so many. Other users are not affected.
 #[test]
 fn p14_a_user_with_too_many_nameless_files_is_refused_and_no_other() {
+    let name = "descriptors::p14_a_user_with_too_many_nameless_files_is_refused_and_no_other";
+    in_own_process(name, use_nameless_files);
+}
+
+fn use_nameless_files() {
     need_fuse();
     allow_descriptors(FILES);
     let scratch = Scratch::new();
@@ -167,7 +179,7 @@ fn p14_a_user_with_too_many_nameless_files_is_refused_and_no_other() {
         file.write_all_at(b"THIS", 0).unwrap();
     }
     files.drain(..removed / 2);
-    crate::rig::wait_until("a name can be removed", || fs::remove_file(path(removed)).is_ok());
+    wait_until("a name can be removed", || fs::remove_file(path(removed)).is_ok());
     drop(files);
     scratch.umount(&mountpoint);
     drop(server);
@@ -182,6 +194,11 @@ fn p14_a_user_with_too_many_nameless_files_is_refused_and_no_other() {
 /// no other user does.
 #[test]
 fn p14_a_user_with_too_many_files_open_on_a_source_without_handles_is_refused_and_no_other() {
+    let name = "descriptors::p14_a_user_with_too_many_files_open_on_a_source_without_handles_is_refused_and_no_other";
+    in_own_process(name, use_a_source_without_handles);
+}
+
+fn use_a_source_without_handles() {
     need_fuse();
     allow_descriptors(FILES);
     let scratch = Scratch::new();
@@ -211,7 +228,7 @@ fn p14_a_user_with_too_many_files_open_on_a_source_without_handles_is_refused_an
         file.sync_all().unwrap();
     }
     drop(opened);
-    crate::rig::wait_until("a file can be opened", || open(LIMIT).is_ok());
+    wait_until("a file can be opened", || open(LIMIT).is_ok());
     scratch.umount(&top);
     drop(server);
     scratch.umount(&middle);
@@ -222,6 +239,11 @@ fn p14_a_user_with_too_many_files_open_on_a_source_without_handles_is_refused_an
 /// through a mapping cannot be written anywhere. A program that waits for the store gets an error.
 #[test]
 fn p14_stores_to_a_file_removed_in_the_source_fail_instead_of_hanging() {
+    let name = "descriptors::p14_stores_to_a_file_removed_in_the_source_fail_instead_of_hanging";
+    in_own_process(name, store_to_a_removed_file);
+}
+
+fn store_to_a_removed_file() {
     need_fuse();
     allow_descriptors(FILES);
     let scratch = Scratch::new();

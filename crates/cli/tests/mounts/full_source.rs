@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::bytes;
-use crate::rig::{Mount, Scratch, need_fuse};
+use crate::rig::{Mount, Scratch, need_fuse, wait_until};
 
 const MIB: usize = 1 << 20;
 const ACCEPTED: usize = 15 * MIB;
@@ -71,7 +71,7 @@ impl Small {
         self.scratch.umount(mountpoint);
         mount.wait().expect(0, &[]);
         assert!(fs::read(self.root.join("source/data")).unwrap() == bytes(1, ACCEPTED), "other bytes than accepted");
-        unmount(&self.root, UnmountFlags::empty()).unwrap();
+        wait_until("no process uses it", || unmount(&self.root, UnmountFlags::empty()).is_ok());
     }
 }
 

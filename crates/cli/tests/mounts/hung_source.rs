@@ -77,7 +77,7 @@ fn cached_access_continues_and_umount_ends_at_its_deadline() {
     drop(beside);
 
     let start = Instant::now();
-    let output = scratch.run(["umount", tower.top.to_str().unwrap(), "--deadline", "1s"]);
+    let output = scratch.run_when_free(["umount", tower.top.to_str().unwrap(), "--deadline", "1s"]);
     output.expect(4, &["the deadline passed", "still mounted", "nothing is lost"]);
     let took = start.elapsed();
     println!("umount with a deadline of 1 s took {took:?}");
@@ -102,7 +102,7 @@ fn discard_ends_although_closing_source_files_would_block() {
     drop(files);
     tower.server.process.signal(Signal::STOP);
     let start = Instant::now();
-    let output = scratch.run(["umount", top, "--discard", "--yes", "--deadline", "30s"]);
+    let output = scratch.run_when_free(["umount", top, "--discard", "--yes", "--deadline", "30s"]);
     output.expect(0, &["LOST"]);
     println!("umount --discard took {:?}", start.elapsed());
     scratch.run(["status", top]).expect(5, &[]);
@@ -129,7 +129,7 @@ fn data_that_is_discarded_in_flight_is_not_left() {
         let status: serde_json::Value = serde_json::from_str(&status.text).unwrap();
         status["mounts"][0]["writeback_bytes"].as_u64().unwrap() > 0
     });
-    scratch.run(["umount", top, "--discard", "--yes", "--deadline", "30s"]).expect(0, &["LOST"]);
+    scratch.run_when_free(["umount", top, "--discard", "--yes", "--deadline", "30s"]).expect(0, &["LOST"]);
     tower.server.process.signal(Signal::CONT);
     tower.upper.wait().expect(0, &["Unmounted"]);
     tower.come_down_from_the_middle(&scratch);

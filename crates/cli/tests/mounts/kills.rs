@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::rig::{Process, Scratch, need_fuse};
+use crate::rig::{Process, Scratch, is_enough, need_fuse};
 use crate::{bytes, runs};
 
 /// Number of kills per test.
@@ -92,9 +92,8 @@ fn a_killed_mount_process_loses_nothing_that_was_acknowledged() {
     let mut log = Vec::new();
     fs::write(source.join("log"), "").unwrap();
     for run in 0.. {
-        // On a loaded machine, a process may be killed before its first operation has completed.
         let is_idle = last.iter().sum::<u64>() == 0 || log.is_empty();
-        if run >= runs(RUNS_VARIABLE, RUNS) && (!is_idle || run >= 10 * RUNS) {
+        if is_enough(run, RUNS_VARIABLE, RUNS, is_idle) {
             break;
         }
         // Old data is written back all the time, so that the kill hits every step.

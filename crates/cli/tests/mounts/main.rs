@@ -32,6 +32,9 @@ mod needs;
 mod other_programs;
 mod other_users;
 mod places;
+#[allow(dead_code, reason = "a part of what other test programs use")]
+#[path = "../../../fuse/tests/volume/programs.rs"]
+mod programs;
 mod prometheus;
 mod remounts;
 #[path = "../rig/mod.rs"]

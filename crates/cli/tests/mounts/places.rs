@@ -264,7 +264,7 @@ fn park_of_one_mount_point_leaves_the_data_to_the_volume() {
     fs::write(second.join("file"), bytes(1, 1 << 20)).unwrap();
     tower.server.process.signal(rustix::process::Signal::STOP);
     let umount = ["umount", second.to_str().unwrap(), "--deadline", "1s"];
-    scratch.run(umount).expect(4, &["still mounted"]);
+    scratch.run_when_free(umount).expect(4, &["still mounted"]);
     scratch.run([&umount[..], &["--park"]].concat()).expect(0, &[]);
     assert!(fs::read_dir(&second).unwrap().next().is_none(), "the mount point is free");
     // No program uses the last one.

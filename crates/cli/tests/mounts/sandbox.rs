@@ -9,15 +9,12 @@ use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::rig::{Output, Scratch, run};
+use crate::rig::{Output, Scratch, UNMOUNT_COPIES, run};
 
 /// The ordinary user.
 const NOBODY: u32 = 65534;
 
 const STAGE: &str = r#"
-# Copies of what other tests have mounted would keep their volumes. A copy that goes meanwhile, with its directory, makes
-# umount fail.
-umount -l -a -t fuse.slackwater || ! grep -q ' fuse.slackwater ' /proc/self/mounts
 mount -t tmpfs none /dev
 mknod -m 666 /dev/fuse c 10 229
 mknod -m 666 /dev/null c 1 3
@@ -100,7 +97,8 @@ impl Sandbox {
 
     fn run_in(&self, namespaces: &[&str], script: &str) -> Output {
         let mut command = Command::new("unshare");
-        command.args(namespaces).args(["sh", "-e", "-c", script]).env("SANDBOX", &self.scratch.path);
+        command.args(namespaces).args(["sh", "-e", "-c", &format!("{UNMOUNT_COPIES}{script}")]);
+        command.env("SANDBOX", &self.scratch.path);
         command.stdin(Stdio::null()).current_dir("/");
         run(command)
     }

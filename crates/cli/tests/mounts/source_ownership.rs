@@ -107,7 +107,7 @@ fn data_of_a_dead_mount_is_written_back_before_a_parent_or_child_is_mounted() {
         dying.kill();
         drop(dying);
         let mut next = scratch.mount(&second, &second_point, &["--dirty-expire", "1h"]);
-        assert_eq!(next.said("died with unwritten data: writing it back"), 1);
+        next.wait_said("died with unwritten data: writing it back", 1);
         assert!(fs::read(second_point.join(name)).unwrap() == old, "it was written back first");
         let file = fs::File::create(second_point.join(name)).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();

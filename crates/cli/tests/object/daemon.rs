@@ -71,7 +71,7 @@ fn a_daemon_serves_object_volumes_and_continues_after_a_kill() {
         assert_eq!(fs::read(configured.join("dir/file")).unwrap(), b"kept");
         wait_until("the other volume is free", || store.run(&scratch, &mount).code == Some(0));
         assert_eq!(fs::read(other.join("dir/file")).unwrap(), b"kept");
-        scratch.run(["umount", "two"]).expect(0, &[]);
+        scratch.run_when_free(["umount", "two"]).expect(0, &[]);
         process.signal(Signal::TERM);
         assert!(process.wait().success());
         assert_eq!(store.left(), Vec::<String>::new());

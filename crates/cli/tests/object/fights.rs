@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::programs::{Programs, State};
-use crate::rig::{Mount, Scratch, bytes, need_fuse, run, runs, wait_until};
+use crate::rig::{Mount, Output, Scratch, bytes, is_enough, need_fuse, repeat_while, run, wait_until};
 use crate::store::{Store, stores};
 
 const FIGHTS_VARIABLE: &str = "SLACKWATER_MOUNT_FIGHTS";
@@ -85,7 +85,8 @@ fn is_stale(error: &io::Error) -> bool {
 fn fight(scratch: &Scratch, store: &Store, sides: &[Side<'_>; 2]) -> State {
     let mut writer = sides[0].mount(&[]);
     let mut state = State::default();
-    for round in 0..runs(FIGHTS_VARIABLE, FIGHTS) {
+    let mut round = 0;
+    while !is_enough(round, FIGHTS_VARIABLE, FIGHTS, state.is_idle()) {
         let [loser, winner] = [round, round + 1].map(|side| &sides[side as usize % 2]);
         let programs = Programs::start(&loser.mountpoint, &state);
         let random = bytes(round ^ u64::from(std::process::id()) << 20, 2);
@@ -101,9 +102,11 @@ fn fight(scratch: &Scratch, store: &Store, sides: &[Side<'_>; 2]) -> State {
         loser.give_up(writer, random[1].is_multiple_of(2));
         assert_eq!(State::of(&winner.mountpoint), found, "the loser changed the volume after it had lost it");
         (writer, state) = (next, found);
+        round += 1;
     }
-    let last = &sides[runs(FIGHTS_VARIABLE, FIGHTS) as usize % 2];
-    run(last.command(&["umount", last.mountpoint.to_str().unwrap()])).expect(0, &[]);
+    let last = &sides[round as usize % 2];
+    let umount = || run(last.command(&["umount", last.mountpoint.to_str().unwrap()]));
+    repeat_while(Output::is_busy, umount).expect(0, &[]);
     writer.wait().expect(0, &[]);
     state.assert_work();
     store.fsck(scratch);

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::programs::{Programs, State};
-use crate::rig::{Scratch, bytes, need_fuse, runs};
+use crate::rig::{Scratch, bytes, is_enough, need_fuse};
 use crate::store::{Store, stores};
 
 const RUNS_VARIABLE: &str = "SLACKWATER_MOUNT_KILLS";
@@ -29,7 +29,8 @@ fn live_and_die(memory_is_lost: bool) {
         let [mountpoint] = store.mountpoints(&scratch);
         store.mkfs(&scratch);
         let mut state = State::default();
-        for run in 0..runs(RUNS_VARIABLE, RUNS) {
+        let mut run = 0;
+        while !is_enough(run, RUNS_VARIABLE, RUNS, state.is_idle()) {
             let mut mount = store.mount(&scratch, &mountpoint, &OPTIONS);
             let programs = Programs::start(&mountpoint, &state);
             thread::sleep(life(run));
@@ -43,6 +44,7 @@ fn live_and_die(memory_is_lost: bool) {
                 true => found.check_after_crash(&mountpoint, &works),
                 false => found.check_after_kill(&mountpoint, &works),
             });
+            run += 1;
         }
         println!("{}: {state:?}", store.url);
         state.assert_work();

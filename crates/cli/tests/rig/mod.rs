@@ -38,6 +38,11 @@ pub(crate) fn slackwater() -> &'static str {
 /// Exit status of a command that found something in use.
 const BUSY: i32 = 3;
 
+/// Begins a shell script in a new mount namespace. Copies of the mounts that other tests have would keep their volumes
+/// in use. A copy that goes meanwhile, with its directory, makes umount fail.
+pub(crate) const UNMOUNT_COPIES: &str =
+    "umount -l -a -t fuse.slackwater || ! grep -q ' fuse.slackwater ' /proc/self/mounts\n";
+
 /// Fails a test where nothing can be mounted. Passing there would claim something that was not tested.
 #[track_caller]
 pub(crate) fn need_fuse() {
@@ -105,6 +110,11 @@ impl Scratch {
         run(self.command(arguments))
     }
 
+    /// As [`run`](Self::run), again and again while something is in use, see [`repeat_while`].
+    pub(crate) fn run_when_free<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I> + Clone) -> Output {
+        repeat_while(Output::is_busy, || self.run(arguments.clone()))
+    }
+
     /// Mounts in the foreground, with `more` arguments.
     pub(crate) fn mount(&self, source: &Path, mountpoint: &Path, more: &[&str]) -> Mount {
         let name = mountpoint.file_name().unwrap().to_string_lossy().into_owned();
@@ -124,8 +134,7 @@ impl Scratch {
         self.mount(source, mountpoint, &["--transport", "dev"])
     }
 
-    /// Unmounts and expects success. Retries while the volume is busy: for a moment, a child that another test starts
-    /// has copies of our descriptors.
+    /// Unmounts and expects success. Repeats that while the volume is in use, see [`repeat_while`].
     #[track_caller]
     pub(crate) fn umount(&self, mountpoint: &Path) {
         self.umount_with(mountpoint, &[]);
@@ -134,14 +143,7 @@ impl Scratch {
     /// As [`umount`](Self::umount), with `more` arguments.
     #[track_caller]
     pub(crate) fn umount_with(&self, mountpoint: &Path, more: &[&str]) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let output = self.run([&["umount", mountpoint.to_str().unwrap()], more].concat());
-            if output.code != Some(BUSY) || Instant::now() > deadline {
-                return output.expect(0, &[]);
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
+        self.run_when_free([&["umount", mountpoint.to_str().unwrap()], more].concat()).expect(0, &[]);
     }
 }
 
@@ -182,6 +184,11 @@ impl Output {
         for word in words {
             assert!(self.text.contains(word), "{word:?} is not in: {}", self.text);
         }
+    }
+
+    /// Whether the command found something in use.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.code == Some(BUSY)
     }
 }
 
@@ -340,6 +347,12 @@ impl Mount {
     pub(crate) fn said(&self, words: &str) -> usize {
         self.said.lock().unwrap().matches(words).count()
     }
+
+    /// Waits until `words` have appeared so often on standard error.
+    #[track_caller]
+    pub(crate) fn wait_said(&self, words: &str, times: usize) {
+        wait_said(&self.said, words, times);
+    }
 }
 
 impl Drop for Mount {
@@ -359,9 +372,44 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until `words` are so often in the output of a program. A thread reads the output, so it may come later than an
+/// answer or the end of the program.
+#[track_caller]
+pub(crate) fn wait_said(said: &Mutex<String>, words: &str, times: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let text = said.lock().unwrap().clone();
+        let found = text.matches(words).count();
+        if found == times {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{words:?} is there {found} times, not {times}: {text}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Repeats a request while `is_busy` holds for its answer, at most for [`PATIENCE`], and returns the last answer. A
+/// volume may be in use for a moment: a child that another test starts has copies of our descriptors.
+pub(crate) fn repeat_while<A>(is_busy: impl Fn(&A) -> bool, mut ask: impl FnMut() -> A) -> A {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answer = ask();
+        if !is_busy(&answer) || Instant::now() > deadline {
+            return answer;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// How often a test repeats what happens at random: `default`, or the value of the variable.
 pub(crate) fn runs(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|runs| runs.parse().ok()).unwrap_or(default)
+}
+
+/// Whether `done` of the [`runs`] are enough. On a loaded machine, a process may be killed before its first operation
+/// has completed. So there are further runs while a program is idle, up to a limit.
+pub(crate) fn is_enough(done: u64, variable: &str, default: u64, is_idle: bool) -> bool {
+    done >= runs(variable, default) && (!is_idle || done >= 10 * default)
 }
 
 /// `count` bytes that differ between positions and between seeds.

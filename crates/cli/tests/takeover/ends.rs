@@ -4,6 +4,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::kept::{Kept, children};
@@ -41,7 +42,7 @@ fn umount8_ends_the_keeper_too() {
     let mut kept = Kept::new(&["--dirty-expire", "1h"]);
     fs::write(kept.mountpoint.join("file"), "content").unwrap();
     kept.replace_server();
-    rustix::mount::unmount(&kept.mountpoint, rustix::mount::UnmountFlags::empty()).unwrap();
+    wait_until("no process uses it", || unmount(&kept.mountpoint, UnmountFlags::empty()).is_ok());
     kept.mount.wait().expect(0, &["everything is written back"]);
     assert_eq!(fs::read(kept.source.join("file")).unwrap(), b"content");
 }
@@ -71,7 +72,7 @@ fn a_mount_goes_on_without_its_keeper_and_says_so() {
     kill_process(kept.keeper(), Signal::KILL).unwrap();
     wait_until("the server has noticed", || kept.status()["kept"]["is_kept"].as_bool() == Some(false));
     kept.run(&["status"]).expect(0, &["NOT KEPT ANY MORE"]);
-    assert_eq!(kept.mount.said("nothing is kept any more"), 1);
+    kept.mount.wait_said("nothing is kept any more", 1);
     // Files that are removed while they are open are not kept either.
     fs::remove_file(&path).unwrap();
     drop(open);

@@ -11,7 +11,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::rig::{Mount, Output, PATIENCE, Scratch, need_fuse, run, wait_until};
+use crate::rig::{Mount, Output, PATIENCE, Scratch, need_fuse, repeat_while, run, wait_until};
 
 /// The ordinary user.
 pub(super) const NOBODY: u32 = 65534;
@@ -132,22 +132,19 @@ impl Kept {
 }
 
 impl Kept {
-    /// Unmounts by a command, whose last word will be the mount point. For a moment, a child that another test starts has
-    /// copies of our descriptors, so the mount may be busy.
+    /// Unmounts by a command, whose last word will be the mount point. Repeats that while the mount is in use, see
+    /// [`repeat_while`].
     #[track_caller]
     pub(super) fn umount_by(&self, command: impl Fn(&Self) -> Command) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        let is_busy = |output: &Output| {
+            output.code != Some(0) && ["busy", "in use"].iter().any(|words| output.text.contains(words))
+        };
+        let umount = || {
             let mut command = command(self);
             command.arg(&self.mountpoint);
-            let output = run(command);
-            if output.code == Some(0) {
-                return;
-            }
-            let is_busy = output.text.contains("busy") || output.text.contains("in use");
-            assert!(is_busy && Instant::now() < deadline, "{}", output.text);
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            run(command)
+        };
+        repeat_while(is_busy, umount).expect(0, &[]);
     }
 }
 

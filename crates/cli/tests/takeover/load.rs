@@ -54,6 +54,8 @@ impl Program {
                 }
                 nth += 1;
             };
+            // An unmount may follow as soon as the outcome is known, and the step may have a file open.
+            drop(step);
             let _ = sender.send(outcome);
         });
         Self { name, done }

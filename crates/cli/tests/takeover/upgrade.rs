@@ -94,7 +94,7 @@ fn the_program_before_goes_on_when_an_upgrade_fails() {
         write!(file, ".").unwrap();
         assert_eq!(program_of(kept.server(None)), slackwater());
         let said = format!("The upgrade to {path} failed: its process");
-        assert!(kept.mount.errors().contains(&said), "{}", kept.mount.errors());
+        kept.mount.wait_said(&said, 1);
 
         kept.replace_server();
         assert_eq!(program_of(kept.server(None)), slackwater(), "a failed upgrade is not tried again");
@@ -104,7 +104,7 @@ fn the_program_before_goes_on_when_an_upgrade_fails() {
         assert!(failed["error"].as_str().unwrap().contains(why), "{status}");
         kept.run(&["status"]).expect(0, &[&format!("the last upgrade to {path} failed: its process"), why]);
     }
-    assert!(kept.mount.errors().contains("has said nothing to its keeper"), "{}", kept.mount.errors());
+    wait_until("the keeper has said why", || kept.mount.errors().contains("has said nothing to its keeper"));
     let copy = install(Path::new(slackwater()), &kept.scratch, "copy");
     upgrade(&kept, &copy).expect(0, &["Upgraded"]);
     assert!(kept.status()["kept"]["failed_upgrade"].is_null(), "a success is the last upgrade");

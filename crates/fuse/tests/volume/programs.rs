@@ -35,7 +35,8 @@ pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
     None
 }
 
-/// Runs a test in a process of its own, since it counts the process's threads and memory.
+/// Runs a test in a process of its own. It may count the threads and the memory of the process. Or it may open so many
+/// files that the programs of other tests would be slow to close their copies.
 pub(crate) fn in_own_process(name: &str, test: impl FnOnce()) {
     const INSIDE: &str = "SLACKWATER_ALONE";
     if std::env::var_os(INSIDE).is_some() {

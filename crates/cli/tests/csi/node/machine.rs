@@ -12,9 +12,9 @@ use slackwater_csi_proto as csi;
 use slackwater_csi_proto::volume_capability::access_mode::Mode;
 use tonic::Code;
 
-use crate::client::{Refused, try_call};
-use crate::plugin::{Plugin, capability};
-use crate::rig::{Process, Scratch, wait_until};
+use crate::client::{Refused, is_busy, try_call};
+use crate::plugin::{Plugin, capability, names_in, records_in};
+use crate::rig::{Process, Scratch, repeat_while, wait_until};
 
 /// An answer; `None` if the connection broke.
 type Answer = Option<Result<(), Refused>>;
@@ -200,8 +200,15 @@ impl Machine {
         Volume { id: made.volume_id, context: made.volume_context, ..volume }
     }
 
-    /// Makes a call, `times` at once. A call that is answered with `Aborted` is repeated, as a kubelet does.
-    pub(crate) fn at_once(&self, volume: &Volume, call: Call, times: usize) -> Vec<Result<(), Refused>> {
+    /// Makes a call, `times` at once. A call that is answered with `Aborted` is repeated, as a kubelet does. An unstage
+    /// that has to succeed is also repeated while the volume is in use, see [`repeat_while`].
+    pub(crate) fn at_once(
+        &self,
+        volume: &Volume,
+        call: Call,
+        times: usize,
+        has_to_succeed: bool,
+    ) -> Vec<Result<(), Refused>> {
         let endpoint = self.endpoint();
         let settle = || {
             loop {
@@ -211,20 +218,21 @@ impl Machine {
                 }
             }
         };
+        let answer = || if has_to_succeed && call == Call::Unstage { repeat_while(is_busy, settle) } else { settle() };
         thread::scope(|scope| {
-            let calls: Vec<_> = (0..times).map(|_| scope.spawn(settle)).collect();
+            let calls: Vec<_> = (0..times).map(|_| scope.spawn(answer)).collect();
             calls.into_iter().map(|call| call.join().unwrap()).collect()
         })
     }
 
     pub(crate) fn call(&self, volume: &Volume, call: Call) -> Result<(), Refused> {
-        self.at_once(volume, call, 1).pop().unwrap()
+        self.at_once(volume, call, 1, false).pop().unwrap()
     }
 
     /// A call that has to succeed.
     #[track_caller]
     pub(crate) fn done(&self, volume: &Volume, call: Call) {
-        if let Err(refused) = self.call(volume, call) {
+        if let Err(refused) = self.at_once(volume, call, 1, true).pop().unwrap() {
             panic!("{call:?}: {refused:?}");
         }
     }
@@ -277,10 +285,9 @@ impl Machine {
         for of in ["volumes", "left"] {
             assert_eq!(listed[of], serde_json::json!([]), "{of}");
         }
-        for folder in ["pool", "state"] {
-            let entries = fs::read_dir(self.scratch.path.join(folder)).into_iter().flatten().flatten();
-            let names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
-            assert!(names.iter().all(|name| name.as_encoded_bytes()[0] == b'.'), "{folder}: {names:?}");
+        let [pool, state] = ["pool", "state"].map(|folder| self.scratch.path.join(folder));
+        for names in [names_in(&pool), records_in(&state)] {
+            assert!(names.iter().all(|name| name.starts_with('.')), "{names:?}");
         }
     }
 

@@ -138,7 +138,7 @@ fn make(machine: &mut Machine, subject: &mut Subject, call: Call, random: &mut R
     }
     let was_in_daemon = model.is_in_daemon();
     let expected = model.answer(call);
-    for answer in machine.at_once(volume, call, times) {
+    for answer in machine.at_once(volume, call, times, expected.is_ok()) {
         let is_expected = match (&answer, expected) {
             (Ok(()), Ok(())) | (Err(_), Err(None)) => true,
             (Err(status), Err(Some(code))) => status.code == code,
