@@ -11,8 +11,7 @@
 //! W1. At most `threads_max` threads, of which at most `threads_max - reserved` run bulk jobs.
 //! W2. While a job may start, some thread will run it: one was woken or started, or is running and looks again when
 //!     done.
-//! W3. When the end of the threads returns, nothing that a job had is left, except in jobs that take long and in the one
-//!     that called it. So the files of a source are closed then, and it can be unmounted.
+//! W3. When [`Workers::wait_idle`] returns true, nothing is left of what jobs had, except in the job that called it.
 //!
 //! The queues have no limit of their own: the engine limits its calls in flight.
 
@@ -29,10 +28,6 @@ use crate::BACKEND;
 /// How long a thread waits for its next job before it ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// How long the end waits for running jobs. Those whose calls are answered have only references left to drop, unless other
-/// programs have their CPU.
-const LAST_JOBS_WITHIN: Duration = Duration::from_millis(200);
-
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The kind of job: how long it may occupy its thread.
@@ -44,8 +39,8 @@ pub enum Lane {
     Bulk,
 }
 
-/// A bounded set of threads that start and end with the work. Dropping it drops queued jobs and lets running ones finish.
-/// It waits for these, but only for a moment (W3).
+/// A bounded set of threads that start and end with the work. Dropping it drops queued jobs, lets running ones finish,
+/// and waits for neither.
 pub struct Workers {
     shared: Arc<Shared>,
 }
@@ -88,6 +83,25 @@ impl Workers {
         }
     }
 
+    /// Waits until all jobs have ended and have dropped what they had, except the job that calls this. Returns whether they
+    /// have: it gives up when none has ended for `within`.
+    ///
+    /// # Blocking
+    /// As described.
+    pub fn wait_idle(&self, within: Duration) -> bool {
+        let (own, mut is_late) = (thread::current().id(), false);
+        let mut state = self.shared.state.lock();
+        state.waiting += 1;
+        loop {
+            let is_idle = state.quick.is_empty() && state.bulk.is_empty() && state.running.iter().all(|it| *it == own);
+            if is_idle || is_late {
+                state.waiting -= 1;
+                return is_idle;
+            }
+            is_late = self.shared.ended.wait_timeout(&mut state, within);
+        }
+    }
+
     /// The current number of threads, including idle ones.
     pub fn threads(&self) -> usize {
         self.shared.state.lock().threads
@@ -122,11 +136,6 @@ impl Drop for Workers {
         drop(state);
         self.shared.work.notify_all();
         drop(abandoned);
-        let (own, mut is_late) = (thread::current().id(), false);
-        let mut state = self.shared.state.lock();
-        while !is_late && state.running.iter().any(|thread| *thread != own) {
-            is_late = self.shared.ended.wait_timeout(&mut state, LAST_JOBS_WITHIN);
-        }
     }
 }
 
@@ -135,7 +144,7 @@ struct Shared {
     limits: Limits,
     state: Mutex<State>,
     work: Condvar,
-    /// A job has ended after the last one was queued.
+    /// A job has ended while a thread waits for that.
     ended: Condvar,
 }
 
@@ -152,6 +161,8 @@ struct State {
     bulk_running: usize,
     /// The threads that run a job.
     running: Vec<ThreadId>,
+    /// The threads that wait until all jobs have ended.
+    waiting: usize,
     threads: usize,
     idle: usize,
     is_closed: bool,
@@ -195,7 +206,7 @@ impl Shared {
         if let Some(lane) = ended {
             state.bulk_running -= usize::from(lane == Lane::Bulk);
             state.running.retain(|thread| *thread != own);
-            if state.is_closed {
+            if state.waiting > 0 {
                 self.ended.notify_all();
             }
         }
@@ -274,7 +285,7 @@ mod tests {
 
     /// W3.
     #[test]
-    fn a_drop_waits_until_jobs_have_dropped_everything() {
+    fn it_is_idle_when_jobs_have_dropped_everything() {
         /// Dropped slowly.
         struct Slow(mpsc::Sender<()>);
         impl Drop for Slow {
@@ -294,12 +305,16 @@ mod tests {
             });
             answered.recv().expect("a thread is free");
         }
-        drop(workers);
+        assert!(workers.wait_idle(Duration::from_secs(60)));
         assert_eq!(dropped.try_iter().count(), 2);
+        let (job, has_started, _gate) = blocking_job();
+        workers.run(Lane::Bulk, job);
+        has_started.recv().expect("a thread is free");
+        assert!(!workers.wait_idle(Duration::from_millis(1)), "the job may take forever");
     }
 
     #[test]
-    fn a_drop_drops_queued_jobs_and_does_not_wait_long_for_running_ones() {
+    fn a_drop_drops_queued_jobs_without_waiting_for_running_ones() {
         let workers = Workers::new("test", 2, 1);
         let (job, has_started, let_go) = blocking_job();
         workers.run(Lane::Bulk, job);

@@ -12,7 +12,8 @@
 //!     reports an asynchronous write error to descriptors that were open at the time. So B4 of the contract requires
 //!     that the caller keeps the node open from the first write to the sync; the engine does.
 //! R3. A file is never longer than the writes to it: unaligned ends are not written with direct I/O.
-//! R4. A sync of the volume syncs every changed node, or the whole file system (`unsynced`).
+//! R4. A sync of the volume syncs every node that has changed and was not synced since, or the whole file system
+//!     (`unsynced`).
 //! R5. Dropping a node does not wait for a server: where a close may wait, a thread does it (`closer`).
 //! R6. The new bytes of a file that was emptied ([`WriteUnit::refills`]) are sent to the disk as soon as they are
 //!     written, as at a close on ext4 (`auto_da_alloc`). The truncation is in the file system's journal. Bytes that
@@ -61,6 +62,7 @@ mod xattrs;
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use slackwater::BackendError;
 #[cfg(doc)]
@@ -80,6 +82,10 @@ const THREADS_MAX: usize = 8;
 /// Threads that data calls and syncs never take, so that a lookup does not wait behind all slow writes of a volume. The
 /// rest is as many as the units in flight of [`limits`].
 const THREADS_RESERVED: usize = 2;
+
+/// How long the end of a volume waits for its threads. A call that is answered has only references left to drop, but on a
+/// busy machine that may take 20 ms.
+const SETTLES_WITHIN: Duration = Duration::from_millis(200);
 
 /// A volume in a directory of a mounted file system.
 ///
@@ -163,6 +169,11 @@ impl Backend for DirBackend {
     /// On the caller's thread, which saves passing the call to a worker and back.
     fn submit_and_wait(&self, call: Call) {
         self.volume.serve(call);
+    }
+
+    fn settle(&self) {
+        // Usually the source can then be unmounted.
+        let _is_idle = self.workers.wait_idle(SETTLES_WITHIN);
     }
 
     fn limits(&self) -> Limits {

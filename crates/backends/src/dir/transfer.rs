@@ -416,9 +416,14 @@ mod tests {
         let mut gather = Gather::new(Arc::clone(&arena), 1);
         assert!(gather.push(arena.alloc(Pool::Normal).expect("all are free")));
         volume.serve(Call::Write(WriteUnit::detached(file.clone(), 0, gather, 100, Done::new(|_| ()))));
-        assert_eq!(noted(&volume), [file.id()]);
+        volume.sync(&file, SyncScope::Data).expect("a local file can be synced");
+        assert_eq!(noted(&volume), [file.id()], "its times may not be durable");
         let change = AttrChange { mode: Some(0o600), ..AttrChange::default() };
-        volume.serve(Call::Setattr { node: file.clone(), change, done: Done::new(|_| ()) });
+        let change_mode = || volume.serve(Call::Setattr { node: file.clone(), change, done: Done::new(|_| ()) });
+        change_mode();
+        volume.sync(&file, SyncScope::All).expect("a local file can be synced");
+        assert_eq!(noted(&volume), []);
+        change_mode();
         volume.sync_volume().expect("local files can be synced");
         assert_eq!(noted(&volume), []);
         std::fs::remove_dir_all(&path).expect("ours to remove");

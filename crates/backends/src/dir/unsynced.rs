@@ -1,4 +1,4 @@
-//! The nodes that have changed since the volume was last synced.
+//! The nodes that have changed and have not been synced since.
 //!
 //! A sync of the volume syncs each of them. FUSE, 9p and SMB keep their data on a server, and pass on a sync of a single
 //! file only. A local file system has `syncfs`, but that also waits for everything that other programs have written

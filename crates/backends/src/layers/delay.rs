@@ -63,6 +63,10 @@ impl Backend for Delay {
         }
     }
 
+    fn settle(&self) {
+        self.inner.settle();
+    }
+
     fn limits(&self) -> Limits {
         self.inner.limits()
     }

@@ -95,6 +95,10 @@ impl Backend for Fault {
         }
     }
 
+    fn settle(&self) {
+        self.shared.inner.settle();
+    }
+
     fn limits(&self) -> Limits {
         self.shared.inner.limits()
     }

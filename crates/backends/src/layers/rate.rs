@@ -97,6 +97,10 @@ impl Backend for Rate {
         }
     }
 
+    fn settle(&self) {
+        self.inner.settle();
+    }
+
     fn limits(&self) -> Limits {
         self.inner.limits()
     }

@@ -37,11 +37,13 @@ pub(crate) fn slackwater() -> &'static str {
 
 /// Exit status of a command that found something in use.
 const BUSY: i32 = 3;
+/// The longest moment in which descriptors of a test are also those of a child that another test has just started.
+const BUSY_WITHIN: Duration = Duration::from_secs(10);
 
 /// Begins a shell script in a new mount namespace. Copies of the mounts that other tests have would keep their volumes
 /// in use. A copy that goes meanwhile, with its directory, makes umount fail.
 pub(crate) const UNMOUNT_COPIES: &str =
-    "umount -l -a -t fuse.slackwater || ! grep -q ' fuse.slackwater ' /proc/self/mounts\n";
+    "umount -l -a -t fuse.slackwater || if grep ' fuse.slackwater ' /proc/self/mounts; then exit 97; fi\n";
 
 /// Fails a test where nothing can be mounted. Passing there would claim something that was not tested.
 #[track_caller]
@@ -388,10 +390,10 @@ pub(crate) fn wait_said(said: &Mutex<String>, words: &str, times: usize) {
     }
 }
 
-/// Repeats a request while `is_busy` holds for its answer, at most for [`PATIENCE`], and returns the last answer. A
+/// Repeats a request while `is_busy` holds for its answer, at most for [`BUSY_WITHIN`], and returns the last answer. A
 /// volume may be in use for a moment: a child that another test starts has copies of our descriptors.
 pub(crate) fn repeat_while<A>(is_busy: impl Fn(&A) -> bool, mut ask: impl FnMut() -> A) -> A {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + BUSY_WITHIN;
     loop {
         let answer = ask();
         if !is_busy(&answer) || Instant::now() > deadline {

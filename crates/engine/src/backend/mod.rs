@@ -72,6 +72,13 @@ pub trait Backend: Send + Sync + 'static {
         self.submit(call);
     }
 
+    /// Waits until the threads of the backend hold nothing of the calls that are answered, such as descriptors. The volume
+    /// has ended, and calls that its callers gave up may still run.
+    ///
+    /// # Blocking
+    /// For a moment only, whatever the device does.
+    fn settle(&self) {}
+
     /// The limits of the backend. Constant while it lives.
     fn limits(&self) -> Limits;
 

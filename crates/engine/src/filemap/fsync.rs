@@ -12,6 +12,7 @@ use crate::errseq::ErrCursor;
 use crate::file::File;
 use crate::inode::Inode;
 use crate::writeback::sync::{last_error, sync_inode, write_and_wait};
+use crate::writeback::writepages::Awaits;
 
 impl File {
     /// Makes the file's data and metadata durable. It always makes an attempt, at once, and returns `Ok` only if the
@@ -97,7 +98,7 @@ impl File {
 /// See [`File::write_back`].
 pub(crate) fn write_back(inode: &Arc<Inode>) -> Result<(), FileError> {
     let failures = inode.write_failures.load(Ordering::Acquire);
-    write_and_wait(inode, None)?;
+    write_and_wait(inode, None, Awaits::Pages)?;
     if inode.write_failures.load(Ordering::Acquire) != failures {
         return Err(last_error(inode).into());
     }

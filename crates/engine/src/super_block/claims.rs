@@ -20,6 +20,7 @@ use crate::error::{BackendError, ErrorKind};
 use crate::super_block::SuperBlock;
 use crate::units::PAGE_BYTES;
 use crate::writeback::sync::write_and_wait;
+use crate::writeback::writepages::Awaits;
 
 /// Space that a new name may take: a block of its directory, and a block of its own.
 pub(crate) const NAME_PAGES: u64 = 2;
@@ -89,7 +90,7 @@ impl SuperBlock {
         for inode in self.unclean_inodes() {
             let backs_off = inode.state.lock().retry_at.is_some_and(|due| due > now);
             if !backs_off {
-                write_and_wait(&inode, None)?;
+                write_and_wait(&inode, None, Awaits::Pages)?;
             }
         }
         Ok(())

@@ -13,7 +13,8 @@
 //! 8. Evict every inode.
 //! 9. An inode that is still referenced is a bug and is reported. The volume's shrinker is unregistered; only a running
 //!    scan of this volume is waited for.
-//! 10. The arena's records are freed and the backend is closed.
+//! 10. The arena's records are freed, and the threads of the backend drop the last of what they hold. The backend is closed with
+//!     the last reference to the volume.
 //!
 //! The deadline can end the unmount only in steps 2 to 4. Then writes thaw and the volume is as before (P3).
 //!
@@ -113,6 +114,9 @@ impl PreparedUmount {
         sb.forget_dirty();
         sb.release_volume_when_idle();
         sb.engine().landing.free_kept();
+        if !self.discard {
+            sb.bdi().backend.settle();
+        }
         sb.note_progress();
         if busy != 0 {
             tracing::error!(target: "slackwater::umount", volume = sb.name(), busy, "busy inodes after unmount");

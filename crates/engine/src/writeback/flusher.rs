@@ -24,7 +24,7 @@ use crate::writeback::io_lists::{IoLists, ListName};
 use crate::writeback::wb::{BdiWriteback, LockedWb, Settled};
 use crate::writeback::work::WbReason;
 use crate::writeback::write_inode::submit_meta;
-use crate::writeback::writepages::{Limit, Stop, Wrote, writepages};
+use crate::writeback::writepages::{Awaits, Limit, Stop, Wrote, writepages};
 use crate::writeback::{Round, UnitClass, commit};
 
 /// Inodes visited before other wbs get their turn.
@@ -345,7 +345,7 @@ impl BdiWriteback {
         self.note_write_starts();
         let class = UnitClass::Background(Arc::clone(self));
         let (pages, gated) = (CHUNK_PAGES.min(bytes / PAGE_BYTES), reason != WbReason::Sync);
-        let limit = Limit { pages, unit_bytes, class: &class, gated, flushing, waits: false };
+        let limit = Limit { pages, unit_bytes, class: &class, gated, flushing, awaits: Awaits::Nothing };
         let mut whole = PageIndex(0)..PageIndex(u64::MAX);
         let mut round = Round::begin(inode);
         tracing::trace!(target: "slackwater::writeback", volume = self.bdi.name(), cgroup = %self.memcg.id(),

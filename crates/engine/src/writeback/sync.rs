@@ -21,7 +21,7 @@ use crate::super_block::SuperBlock;
 use crate::units::{PageIndex, Tick};
 use crate::writeback::work::{WbCompletion, WbReason, WbWork};
 use crate::writeback::write_inode::submit_meta;
-use crate::writeback::writepages::{Limit, Stop, writepages};
+use crate::writeback::writepages::{Awaits, Limit, Stop, writepages};
 use crate::writeback::{Round, commit};
 
 /// Makes one inode durable at once, regardless of its back-off.
@@ -36,7 +36,7 @@ pub(crate) fn sync_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Option<
     let engine = sb.engine();
     let _gate = engine.tunables.gate.then(|| sb.bdi().gate.sync(engine.clock.now()));
     let failures = inode.write_failures.load(Ordering::Acquire);
-    write_and_wait(inode, deadline)?;
+    write_and_wait(inode, deadline, Awaits::PagesAndMeta)?;
     let meta = match scope {
         SyncScope::Data => meta::DIRTY_DATASYNC,
         SyncScope::All => meta::DIRTY_SYNC | meta::DIRTY_DATASYNC,
@@ -51,11 +51,12 @@ pub(crate) fn sync_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Option<
     if failed() { Err(last_error(inode)) } else { Ok(()) }
 }
 
-/// Writes back everything that is dirty now, and waits for it.
+/// Writes back everything that is dirty now, and waits for it. `awaits` is the part of the inode that the caller waits for;
+/// with a deadline, no call runs on its thread.
 ///
 /// # Errors
 /// `TimedOut`. `Inode::write_failures` shows failed attempts.
-pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Result<(), BackendError> {
+pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>, awaits: Awaits) -> Result<(), BackendError> {
     let sb = inode.super_block();
     let engine = sb.engine();
     let whole = PageIndex(0)..PageIndex(u64::MAX);
@@ -64,7 +65,8 @@ pub(crate) fn write_and_wait(inode: &Arc<Inode>, deadline: Option<Tick>) -> Resu
         leaf.set_bits(Mark::ToWrite, leaf.bits(Mark::Dirty));
         Scan::On
     });
-    let limit = Limit::of_sync(sb.bdi(), deadline.is_none());
+    let awaits = if deadline.is_none() { awaits } else { Awaits::Nothing };
+    let limit = Limit::of_sync(sb.bdi(), awaits);
     let mut left = whole.clone();
     let mut round = Round::begin(inode);
     loop {
@@ -208,7 +210,7 @@ pub(crate) fn sync_volume(sb: &Arc<SuperBlock>, deadline: Option<Tick>) -> Resul
     let mut first_error = None;
     for inode in sb.unclean_inodes() {
         let failures = inode.write_failures.load(Ordering::Acquire);
-        write_and_wait(&inode, deadline)?;
+        write_and_wait(&inode, deadline, Awaits::PagesAndMeta)?;
         write_meta_and_wait(&inode, meta::DIRTY_SYNC | meta::DIRTY_DATASYNC, deadline)?;
         if inode.write_failures.load(Ordering::Acquire) != failures {
             first_error.get_or_insert_with(|| last_error(&inode));

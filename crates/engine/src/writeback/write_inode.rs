@@ -32,6 +32,9 @@ pub(crate) fn settle_now(inode: &Arc<Inode>, waits: bool) {
     let now = inode.super_block().engine().clock.now();
     match inode.settle(now, false) {
         Settled::WriteMeta => {
+            if waits {
+                inode.super_block().engine().waits.wake(inode.id()); // others wait for the pages only
+            }
             let _ = submit_meta(inode, waits);
         }
         Settled::Clean => {

@@ -40,16 +40,23 @@ pub(crate) struct Limit<'a> {
     pub(crate) gated: bool,
     /// Whether the bytes should leave the cache of the device with the write.
     pub(crate) flushing: bool,
-    /// Whether the caller has to wait for the answer, however long it takes.
-    pub(crate) waits: bool,
+    pub(crate) awaits: Awaits,
 }
 
 impl Limit<'_> {
     /// Of a caller that does not leave it to a flusher: units as large as the backend takes.
-    pub(crate) fn of_sync(bdi: &BackingDevInfo, waits: bool) -> Self {
+    pub(crate) fn of_sync(bdi: &BackingDevInfo, awaits: Awaits) -> Self {
         let unit_bytes = bdi.limits().unit_bytes;
-        Self { pages: u64::MAX, unit_bytes, class: &UnitClass::Sync, gated: false, flushing: false, waits }
+        Self { pages: u64::MAX, unit_bytes, class: &UnitClass::Sync, gated: false, flushing: false, awaits }
     }
+}
+
+/// The part of an inode that the caller has to wait for, however long it takes. Calls for it may run on its thread.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) enum Awaits {
+    Nothing,
+    Pages,
+    PagesAndMeta,
 }
 
 /// Why a call stopped.
@@ -139,8 +146,9 @@ pub(crate) fn writepages(
         range.start = unit.next();
         pages += unit.frames.frames().len() as u64;
         // Earlier units are written by other threads at the same time.
-        let is_last = limit.waits && inode.mapping.next_bits(mark, Some(mark), range.clone()).is_none();
-        submit(inode, unit, limit.class.clone(), limit.flushing, is_last);
+        let is_last = || inode.mapping.next_bits(mark, Some(mark), range.clone()).is_none();
+        let awaits = if limit.awaits != Awaits::Nothing && is_last() { limit.awaits } else { Awaits::Nothing };
+        submit(inode, unit, limit.class.clone(), limit.flushing, awaits);
         if matches!(limit.class, UnitClass::Sync) {
             break;
         }
@@ -242,8 +250,7 @@ impl Started {
     }
 }
 
-/// `waits`: the caller waits for the answer.
-fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass, flushing: bool, waits: bool) {
+fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass, flushing: bool, awaits: Awaits) {
     let sb = inode.super_block();
     let bdi = sb.bdi();
     let offset_bytes = unit.first.offset_bytes();
@@ -260,24 +267,29 @@ fn submit(inode: &Arc<Inode>, unit: Gathering, class: UnitClass, flushing: bool,
     let owner = Arc::clone(inode);
     let first = unit.first;
     let failed_commits = commit::failures_of(inode);
-    let waiter = waits.then(|| thread::current().id());
+    let waiter = (awaits == Awaits::PagesAndMeta).then(|| thread::current().id());
     let done = move |frames: Gather, written: Result<usize, BackendError>| {
         let sb = Arc::clone(owner.super_block());
         owner.end_change(change, None);
         end_writeback(&owner, first, frames, len_bytes, written, failed_commits);
-        // The waiter has to wait for the metadata too.
-        finish(&owner, waiter.is_some_and(|waiter| waiter == thread::current().id()));
+        let is_waiter = waiter.is_some_and(|waiter| waiter == thread::current().id());
+        if !is_waiter {
+            finish(&owner, false);
+        }
         if !is_for_sync {
             owner.units.fetch_sub(1, Ordering::AcqRel);
             sb.bdi().gate.end_unit(sb.now(), len_bytes as u64, flushing);
         }
         sb.bdi().slots.release(&class);
+        if is_waiter {
+            finish(&owner, true); // last: it waits for the metadata
+        }
         drop(owner);
         sb.unpin(); // W3: after dropping the inode
     };
     let unit = WriteUnit::new(node, offset_bytes, len_bytes, unit.frames, Box::new(done));
     let unit = unit.refilling(inode.emptied.load(Ordering::Acquire)).for_sync(is_for_sync).flushing(flushing);
-    bdi.submit(Call::Write(unit), waits);
+    bdi.submit(Call::Write(unit), awaits != Awaits::Nothing);
 }
 
 /// Completes a unit: pages that were written wait for a commit, the others are dirty again.

@@ -70,6 +70,7 @@ struct State {
     /// The options of the mount, each with its value.
     options: BTreeMap<String, String>,
     unmounting: u32,
+    /// Called when the last thread that unmounts it has ended, unless the volume is released by then.
     after_unmounting: Option<Box<dyn FnOnce() + Send>>,
     /// An unmount has discarded what was not written back.
     has_discarded: bool,

@@ -142,7 +142,7 @@ impl Session {
         }
     }
 
-    /// Until the returned value is dropped, the volume is being unmounted, and only the thread that does so releases it.
+    /// Until the returned value is dropped, the volume is being unmounted, and only threads that do so release it.
     fn begin_unmounting(&self) -> impl Drop {
         self.state().unmounting += 1;
         OnDrop(|| {

@@ -14,7 +14,7 @@ use super::StartWriteback;
 use crate::inode::Inode;
 use crate::page_cache::Mark;
 use crate::units::PageIndex;
-use crate::writeback::writepages::{Limit, Stop, writepages};
+use crate::writeback::writepages::{Awaits, Limit, Stop, writepages};
 use crate::writeback::{BdiWriteback, Round};
 
 /// See the [module documentation](self).
@@ -25,7 +25,7 @@ impl StartWriteback for Inline {
         let sb = inode.super_block();
         let (bdi, clock) = (sb.bdi(), &*sb.engine().clock);
         let deadline = (!may_wait).then(|| clock.now());
-        let limit = Limit::of_sync(bdi, false);
+        let limit = Limit::of_sync(bdi, Awaits::Nothing);
         let mut round = Round::begin(inode);
         // Uses the slots of syncs, one unit at a time.
         while pages.start < pages.end
