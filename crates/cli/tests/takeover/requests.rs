@@ -6,6 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -313,6 +314,13 @@ impl Rig {
         });
         fs::write(&self.orders, "").unwrap();
         has_died
+    }
+
+    /// A command about the mount.
+    pub(super) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.scratch.command(arguments);
+        command.arg(&self.mountpoint);
+        command
     }
 
     pub(super) fn umount(&self) {
