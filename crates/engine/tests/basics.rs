@@ -138,9 +138,11 @@ fn a_sync_without_a_deadline_makes_its_calls_itself() {
         let own = thread::current().id();
         assert!(seen.iter().all(|(_, waiter)| waiter.is_none_or(|waiter| waiter == own)), "{seen:?}");
         // A thread that has answered a call may still be about to end.
-        while let Err(UmountError::Busy { .. } | UmountError::Deadline { .. }) = volume.umount(UmountOptions::default())
-        {
-            thread::yield_now();
+        loop {
+            match volume.umount(UmountOptions::default()) {
+                Err(UmountError::Busy { .. } | UmountError::Deadline { .. }) => thread::yield_now(),
+                ended => break ended.unwrap(),
+            }
         }
         seen.into_iter().map(|(name, waiter)| (name, waiter.is_some())).collect::<Vec<_>>()
     };

@@ -172,7 +172,6 @@ impl Backend for DirBackend {
     }
 
     fn settle(&self) {
-        // Usually the source can then be unmounted.
         let _is_idle = self.workers.wait_idle(SETTLES_WITHIN);
     }
 

@@ -72,8 +72,8 @@ pub trait Backend: Send + Sync + 'static {
         self.submit(call);
     }
 
-    /// Waits until the threads of the backend hold nothing of the calls that are answered, such as descriptors. The volume
-    /// has ended, and calls that its callers gave up may still run.
+    /// Waits until the threads that make calls hold nothing of those that are answered, such as descriptors. The volume has
+    /// ended, and calls that their callers gave up may still run. A layer passes this on.
     ///
     /// # Blocking
     /// For a moment only, whatever the device does.

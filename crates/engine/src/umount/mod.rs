@@ -7,14 +7,14 @@
 //! 4. Flush the rest, which was written during step 2. Then keep flushers out and wait for what is in flight.
 //! 5. Busy check again, then detach: the volume can no longer be found.
 //! 6. Clear `ACTIVE`: nothing is dirty, nothing is in flight and nothing new starts. This is final, and no later step
-//!    waits for the backend.
+//!    waits for the device.
 //! 7. Drain: switches of this volume to another wb release its inodes (`writeback::cgwb`). Those of other volumes are
 //!    not waited for.
 //! 8. Evict every inode.
 //! 9. An inode that is still referenced is a bug and is reported. The volume's shrinker is unregistered; only a running
 //!    scan of this volume is waited for.
-//! 10. The arena's records are freed, and the threads of the backend drop the last of what they hold. The backend is closed with
-//!     the last reference to the volume.
+//! 10. The arena's records are freed. Unless data was discarded, the threads of the backend get a moment to drop the last of
+//!     what they hold. The backend is closed with the last reference to the volume.
 //!
 //! The deadline can end the unmount only in steps 2 to 4. Then writes thaw and the volume is as before (P3).
 //!
@@ -96,7 +96,7 @@ impl PreparedUmount {
     /// `BusyInodes`.
     ///
     /// # Blocking
-    /// Waits for switches that a thread is working on; never for the backend.
+    /// Waits for switches that a thread is working on, and for a moment for threads of the backend; never for the device.
     pub(crate) fn finish(mut self) -> Result<(), UmountError> {
         self.is_over = true;
         let sb = &self.only.0;
@@ -260,7 +260,7 @@ impl SuperBlock {
         Ok(())
     }
 
-    /// Step 4, and the busy check of step 5. The steps after it must not wait for the backend.
+    /// Step 4, and the busy check of step 5. The steps after it must not wait for the device.
     fn flush_the_rest(self: &Arc<Self>, options: UmountOptions, deadline: Option<Tick>) -> Result<(), UmountError> {
         self.check_busy()?;
         if options.discard {

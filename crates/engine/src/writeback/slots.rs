@@ -1,7 +1,7 @@
 //! Limits the units of one volume in flight: a number of slots for background units, and as many for syncs.
 //!
 //! # Invariants
-//! B2. A slot is held from before its unit is gathered until the unit's completion has run. Background units and units
+//! B2. A slot is held from before its unit is gathered until the unit's pages are completed. Background units and units
 //!     of syncs have separate slots, so neither waits for the other.
 //! B3. While a wb wants a slot and has been woken for it, no other wb takes more than its fair part. (The wbs of a
 //!     volume are its tenants.) A wb is refused only if it has a unit in flight or all slots are taken, so the end of

@@ -33,7 +33,9 @@ pub(crate) fn settle_now(inode: &Arc<Inode>, waits: bool) {
     match inode.settle(now, false) {
         Settled::WriteMeta => {
             if waits {
-                inode.super_block().engine().waits.wake(inode.id()); // others wait for the pages only
+                // Others wait for the pages only, or for their frames.
+                inode.super_block().engine().waits.wake(inode.id());
+                inode.super_block().note_progress();
             }
             let _ = submit_meta(inode, waits);
         }

@@ -58,7 +58,7 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
-/// Write-back that fails so often does not try again by itself for 20 s.
+/// Write-back that fails so often does not try again by itself for 12 s.
 const IN_VAIN: u32 = 8;
 
 fn sync_in_vain(file: &File) {
@@ -166,9 +166,10 @@ fn p02_a_sync_that_is_killed_on_its_way_reports_its_error_once() {
             (0..IN_VAIN).for_each(|_| assert!(!sync.output().unwrap().status.success()));
             assert_no_space(file.sync_all());
             fs::remove_file(&filler)?;
-            // A server that has carried the call out again may, on a loaded machine. Another failure is another error.
+            // After `Read`, the next server carries the call out. It has failed only once, so it may try again by itself.
+            // That may be another error.
             if point == "Read" && failures(&mut status) > 1 {
-                assert_no_space(file.sync_all());
+                let _ = file.sync_all();
             }
             file.sync_all()?;
             assert_no_space(other.sync_all());
