@@ -148,17 +148,17 @@ fn p09_a_killed_mount_that_waits_for_its_own_answer_is_ended() {
     command.env(STORING_VARIABLE, tower.top.join("file")).stdin(Stdio::piped()).stdout(Stdio::null());
     let mut program = Process::spawn(command.stderr(Stdio::piped()));
     program.0.stderr.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
+    let waits_for_page = |process: &Process| {
+        let tasks = fs::read_dir(format!("/proc/{}/task", process.0.id())).unwrap();
+        let place_of = |task: fs::DirEntry| fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+        tasks.flatten().any(|task| place_of(task).contains("folio"))
+    };
     tower.server.process.signal(Signal::STOP);
     // A page far behind is being read into the kernel's cache for a store, and is locked.
     drop(program.0.stdin.take());
-    let threads_in = |place: &str| {
-        let tasks = fs::read_dir(format!("/proc/{}/task", tower.upper.process.0.id())).unwrap();
-        let place_of = |task: &fs::DirEntry| fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
-        tasks.flatten().filter(|task| place_of(task).contains(place)).count()
-    };
-    wait_until("the source is asked for the page", || threads_in("request_wait_answer") > 0);
+    wait_until("the page is being read", || waits_for_page(&program));
     let mut sync = Process::spawn(scratch.command(["sync", tower.top.to_str().unwrap()]).stderr(Stdio::null()));
-    wait_until("the mount waits for the page", || threads_in("folio") > 0);
+    wait_until("the mount waits for the page", || waits_for_page(&tower.upper.process));
     tower.upper.process.0.kill().unwrap();
     tower.server.process.signal(Signal::CONT);
     // The next command ends it.

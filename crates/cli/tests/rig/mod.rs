@@ -45,6 +45,9 @@ const BUSY_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) const UNMOUNT_COPIES: &str =
     "umount -l -a -t fuse.slackwater || if grep ' fuse.slackwater ' /proc/self/mounts; then exit 97; fi\n";
 
+/// How long a thread takes to stop if it waits for no other server.
+const STOPS_WITHIN: Duration = Duration::from_secs(1);
+
 /// Fails a test where nothing can be mounted. Passing there would claim something that was not tested.
 #[track_caller]
 pub(crate) fn need_fuse() {
@@ -243,8 +246,20 @@ impl Process {
         process
     }
 
+    /// Sends a signal. After SIGSTOP, waits until the threads have stopped, since they may answer requests until then. One
+    /// that waits for another server stops later.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
+        let start = Instant::now();
+        while signal == Signal::STOP && !self.has_stopped() && start.elapsed() < STOPS_WITHIN {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn has_stopped(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id())).into_iter().flatten().flatten();
+        let mut stats = tasks.map(|task| fs::read_to_string(task.path().join("stat")).unwrap_or_default());
+        stats.all(|stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T')))
     }
 
     /// Waits for the end of the process.
