@@ -21,7 +21,19 @@ pub(crate) fn in_own_mounts<T: Send>(work: impl FnOnce() -> Result<T> + Send) ->
             unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.context("cannot create a mount namespace")?;
             let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
             mount_change("/", flags).context("cannot make the mounts private")?;
+            #[cfg(test)]
+            detach_copies()?;
             work()
         }))
     })
+}
+
+/// Removes the copies of volumes that other tests have mounted: they would keep these in use.
+#[cfg(test)]
+fn detach_copies() -> Result<()> {
+    let mounts = std::fs::read("/proc/thread-self/mountinfo").context("cannot read the mounts")?;
+    for copy in slackwater_arena::MountInfo::all(&mounts).filter(|mount| mount.kind == "fuse.slackwater") {
+        let _ = rustix::mount::unmount(&copy.point, rustix::mount::UnmountFlags::DETACH); // it may be gone, with its directory
+    }
+    Ok(())
 }

@@ -33,7 +33,7 @@ mod held {
     use crate::shim::raw::{Condvar, Mutex};
 
     /// How long to wait for a thread before the test fails.
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     struct Gate {
         name: &'static str,

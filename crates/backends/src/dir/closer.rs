@@ -215,8 +215,13 @@ mod tests {
         let closer = Closer::new();
         let (quick, let_go, is_closed) = slow(Some(&closer));
         drop((let_go, quick));
+        let begun = std::time::Instant::now();
         drop(closer);
-        is_closed.try_recv().expect("K4: it was waited for");
+        if begun.elapsed() < LAST_NODES_WITHIN {
+            is_closed.try_recv().expect("K4: it was waited for");
+        } else {
+            is_closed.recv().expect("it is closed, on a slow machine"); // the wait is limited
+        }
 
         let closer = Closer::new();
         let (hanging, let_go, is_closed) = slow(Some(&closer));

@@ -112,11 +112,15 @@ mod tests {
     fn jobs_run_in_the_order_they_are_due() {
         let (send, ran) = mpsc::channel();
         let timer = Timer::new();
+        // The thread is busy until all are there.
+        let (let_go, gate) = mpsc::channel::<()>();
+        timer.at(SystemClock.now(), move || gate.recv().unwrap_or(()));
         let start = SystemClock.now();
         for ms in [6_u64, 2, 4, 2] {
             let send = send.clone();
             timer.at(start + Duration::from_millis(ms), move || send.send(ms).expect("the test waits"));
         }
+        drop(let_go);
         let order: Vec<u64> = ran.iter().take(4).collect();
         assert_eq!(order, [2, 2, 4, 6]);
         assert!(SystemClock.now().since(start) >= Duration::from_millis(6));

@@ -10,7 +10,7 @@ use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Random, Rule};
 
 use crate::rig::{
-    Disk, PAGE, Rig, TempDir, assert_same, busy, by_hand, create, eventually, open, pattern, read_all, spawn,
+    Disk, PAGE, PATIENCE, Rig, TempDir, assert_same, busy, by_hand, create, eventually, open, pattern, read_all, spawn,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -167,7 +167,7 @@ fn a_write_between_its_time_and_its_page_is_not_taken_for_a_foreign_change() {
         let (file, volume) = (file.clone(), rig.volume.clone());
         spawn("another change", move || volume.setxattr(file.inode(), "user.x", b"1", XattrMode::Set).unwrap())
     };
-    rig.disk.faults.wait_held(1, SECOND * 10);
+    rig.disk.faults.wait_held(1, PATIENCE);
     file.fsync().unwrap();
     rig.disk.faults.release_all();
     other.wait();
@@ -179,12 +179,12 @@ fn a_write_between_its_time_and_its_page_is_not_taken_for_a_foreign_change() {
         let file = file.clone();
         spawn("a write of part of a page", move || file.write_at(1, b"ours").unwrap())
     };
-    let page = rig.disk.faults.wait_held(1, SECOND * 10)[0].ticket;
+    let page = rig.disk.faults.wait_held(1, PATIENCE)[0].ticket;
     let looker = {
         let (file, volume) = (file.clone(), rig.volume.clone());
         spawn("one who looks", move || volume.revalidate(file.inode(), Duration::ZERO).map(drop).unwrap())
     };
-    let look = rig.disk.faults.wait_held(2, SECOND * 10)[1].ticket;
+    let look = rig.disk.faults.wait_held(2, PATIENCE)[1].ticket;
     assert!(rig.disk.faults.release(look));
     // The check finds a clean file with another time, and waits until the writer releases it.
     std::thread::sleep(Duration::from_millis(50));

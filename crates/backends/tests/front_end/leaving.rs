@@ -53,8 +53,8 @@ fn a_refused_writer_waits_for_the_thaw() {
 fn a_flush_that_hangs_ends_at_its_deadline_and_reports_its_progress() {
     let rig = Rig::live(Disk::new(), busy());
     let file = rig.create("a");
-    file.write_at(0, &pattern(1, 500_000)).unwrap();
     rig.disk.faults.add(Rule::hold().on("write"));
+    file.write_at(0, &pattern(1, 500_000)).unwrap();
     let soon = || Some(rig.volume.now() + Duration::from_millis(50));
     assert!(matches!(rig.volume.flush_until(soon()), Err(UmountError::Deadline { .. })));
     assert!(rig.volume.status().bytes_left() >= 500_000);

@@ -81,7 +81,12 @@ fn acknowledged_bytes_survive_a_kill_at_any_moment() {
     count_engine_panics();
     let started = Instant::now();
     let (mut model, mut acknowledged, mut survived) = (Model::default(), 0, 0);
-    for seed in first_seed..first_seed + runs {
+    let is_enough = |acknowledged, survived| acknowledged > runs && (runs < RUNS || survived > runs);
+    // On a loaded machine a child gets little done before it is killed: then there are more.
+    for seed in first_seed..first_seed + 10 * runs {
+        if seed >= first_seed + runs && is_enough(acknowledged, survived) {
+            break;
+        }
         println!("seed {seed} (set {SEED_VARIABLE} to begin with it)");
         if seed == first_seed || seed.is_multiple_of(RUNS_PER_DIRECTORY) {
             place.clear();
@@ -159,7 +164,7 @@ fn compare_and_unmount(place: &Place, model: &mut Model, seed: u64) -> u64 {
         let found = read(&volume, &name);
         model.compare_and_adopt(&name, found, seed);
     }
-    let unmount = UmountOptions { deadline: Some(Duration::from_secs(30)), ..UmountOptions::default() };
+    let unmount = UmountOptions { deadline: Some(Duration::from_secs(120)), ..UmountOptions::default() };
     volume.umount(unmount).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     // The reclaim worker may have had pages in hand when the volume's inodes were evicted.
     eventually_is(&format!("free frames after seed {seed}"), &frames, || engine.arena().free_frames());

@@ -263,8 +263,8 @@ impl Volume {
     }
 
     fn end_failing(&mut self, world: &World) -> End {
-        let soon = UmountOptions { deadline: Some(SOON), discard: false };
-        for _ in 0..20 {
+        for nth in 1..=20 {
+            let soon = UmountOptions { deadline: Some(SOON * nth), discard: false };
             match self.umount(world, soon) {
                 Ok(()) => return End::Failing,
                 Err(UmountError::Deadline { .. }) => {}

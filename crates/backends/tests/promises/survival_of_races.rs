@@ -106,7 +106,7 @@ fn p09_a_live_engine_can_be_killed_between_any_two_writes() {
         rig.disk.faults.add(Rule::hold());
         eventually("the engine has nothing more to submit", || {
             let held = rig.disk.faults.held().len();
-            std::thread::sleep(std::time::Duration::from_millis(60));
+            std::thread::sleep(std::time::Duration::from_millis(500));
             held == rig.disk.faults.held().len()
         });
         let left = snapshot(&rig.engine);

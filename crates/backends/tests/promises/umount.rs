@@ -165,6 +165,7 @@ fn p03_a_failing_backend_keeps_the_volume_mounted_and_names_the_cause() {
     rig.disk.faults.add(Rule::fail(ErrorKind::NoSpace).on("write"));
     file.write_at(0, &wanted).unwrap();
     drop(file);
+    eventually("a write fails", || rig.volume.status().failing == Some(ErrorKind::NoSpace));
     let deadline = UmountOptions { deadline: Some(Duration::from_millis(200)), ..UmountOptions::default() };
     let error = rig.volume.umount(deadline).unwrap_err();
     let UmountError::Deadline { dirty_bytes, cause } = error else { panic!("{error}") };

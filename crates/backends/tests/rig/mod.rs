@@ -25,7 +25,7 @@ use slackwater_arena::{Arena, ArenaConfig, Survivors};
 use slackwater_backends::{Fault, FaultControl, Random, SystemClock};
 
 /// Far beyond the duration of anything here.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) const PAGE: usize = PAGE_BYTES as usize;
 

@@ -119,7 +119,7 @@ impl Hung {
     pub(super) fn end(mut self, daemon: &Daemon) -> Result<()> {
         self.server.signal(Signal::CONT)?;
         self.open.clear();
-        self.volumes.iter().try_for_each(|volume| daemon.umount(volume))?;
+        self.volumes.iter().try_for_each(|volume| daemon.umount_closed(volume))?;
         unmount(&self.sources, UnmountFlags::DETACH).context("cannot unmount bindfs")?;
         self.server.wait("bindfs does not end").map(drop)
     }

@@ -126,6 +126,17 @@ impl Daemon {
         self.ask(Some(&volume.name), request).map(drop).with_context(|| format!("cannot unmount {}", volume.name))
     }
 
+    /// Unmounts a volume of which this process had files open. A child that another thread has just forked may have copies
+    /// of them, so this repeats the request while the volume is in use.
+    pub(super) fn umount_closed(&self, volume: &Volume) -> Result<()> {
+        let mut outcome = Ok(());
+        wait_until("the volume stays in use", || {
+            outcome = self.umount(volume);
+            Ok(!outcome.as_ref().is_err_and(|error| format!("{error:#}").contains("is in use by")))
+        })?;
+        outcome
+    }
+
     pub(crate) fn sync(&self, volume: &Volume) -> Result<()> {
         let sync = self.ask(Some(&volume.name), json!({ "request": "sync" }));
         sync.map(drop).with_context(|| format!("cannot sync {}", volume.name))

@@ -109,7 +109,8 @@ fn print(line: &serde_json::Value) -> Result<()> {
 fn beat(arguments: &ClientArguments, stop: &AtomicBool) -> Result<()> {
     let file = open(&arguments.file, false)?;
     let (bytes, mut next, mut number) = (vec![3; BEAT_BYTES], Instant::now(), 0);
-    while !stop.load(Ordering::Relaxed) {
+    // Once at least, also if the turn is over before this process has begun.
+    loop {
         let start = Instant::now();
         file.write_all_at(&bytes, number * BEAT_BYTES as u64 % arguments.bytes).context("cannot write")?;
         let written = start.elapsed();
@@ -121,8 +122,10 @@ fn beat(arguments: &ClientArguments, stop: &AtomicBool) -> Result<()> {
         number += 1;
         next = (next + Duration::from_millis(arguments.period_ms)).max(Instant::now());
         thread::sleep(next.saturating_duration_since(Instant::now()));
+        if stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 fn hog(arguments: &ClientArguments, stop: &AtomicBool) -> Result<()> {
@@ -137,9 +140,13 @@ fn hog(arguments: &ClientArguments, stop: &AtomicBool) -> Result<()> {
             scope.spawn(move || stream(arguments, &path, written, stop))
         };
         let threads: Vec<_> = (0..arguments.threads).map(one).collect();
-        while !stop.load(Ordering::Relaxed) && !threads.iter().any(thread::ScopedJoinHandle::is_finished) {
+        let has_ended = || stop.load(Ordering::Relaxed) || threads.iter().any(thread::ScopedJoinHandle::is_finished);
+        let mut marks = 0;
+        // A rate needs two, also if the turn is over before this process has begun.
+        while marks < 2 || !has_ended() {
             thread::sleep(MARK);
             print(&json!({ "at_s": start.elapsed().as_secs_f64(), "bytes": written.load(Ordering::Relaxed) }))?;
+            marks += 1;
         }
         threads.into_iter().try_for_each(join)
     })

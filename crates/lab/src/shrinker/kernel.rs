@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::cycle::{Times, run_lanes};
@@ -39,7 +40,15 @@ fn cycle(directory: &Path, times: &mut Times) -> Result<()> {
     let mount = || mount("none", directory, "ramfs", MountFlags::empty(), None).context("cannot mount a ramfs");
     time_us(&mut times.first_us, mount)?;
     let used = use_ramfs(directory);
-    let unmount = || unmount(directory, UnmountFlags::empty()).context("cannot unmount a ramfs");
+    let unmount = || {
+        loop {
+            match unmount(directory, UnmountFlags::empty()) {
+                // A child that another thread has just forked may have a copy of the file.
+                Err(Errno::BUSY) => std::thread::yield_now(),
+                outcome => return outcome.context("cannot unmount a ramfs"),
+            }
+        }
+    };
     used.and(time_us(&mut times.second_us, unmount))
 }
 

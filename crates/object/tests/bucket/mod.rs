@@ -4,6 +4,7 @@
 //! the store.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,16 +24,22 @@ pub(crate) struct Bucket {
     pub(crate) store: Arc<InMemory>,
     /// On tmpfs: it survives the process and not the machine.
     log_dir: PathBuf,
+    patience: Patience,
 }
 
 impl Bucket {
     /// An empty volume.
     pub(crate) fn new() -> Self {
+        Self::patient(PATIENCE)
+    }
+
+    /// An empty volume. A request is given up, and repeated, at these limits.
+    pub(crate) fn patient(patience: Patience) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let log_dir = PathBuf::from(format!("/dev/shm/slackwater-bucket-{}-{number}", std::process::id()));
         fs::create_dir(&log_dir).unwrap();
-        let bucket = Self { store: Arc::new(InMemory::new()), log_dir };
+        let bucket = Self { store: Arc::new(InMemory::new()), log_dir, patience };
         ObjectBackend::mkfs(&bucket.location(&Arc::new(Fault::new()))).unwrap();
         bucket
     }
@@ -41,7 +48,7 @@ impl Bucket {
     pub(crate) fn location(&self, fault: &Arc<Fault>) -> Location {
         let (store, fault) = (self.store.clone(), fault.clone());
         let layer = move |_| -> Arc<dyn ObjectStore> { Arc::new(Layered::new(fault.clone(), store.clone())) };
-        Location::parse("memory:bucket").unwrap().layered(layer).patient(PATIENCE)
+        Location::parse("memory:bucket").unwrap().layered(layer).patient(self.patience)
     }
 
     /// Opens the volume, as a new process does.
@@ -60,7 +67,10 @@ impl Bucket {
     /// The machine crashed: nothing but the store is left.
     pub(crate) fn lose_memory(&self) {
         for file in fs::read_dir(&self.log_dir).unwrap() {
-            fs::remove_file(file.unwrap().path()).unwrap();
+            // A dying process may remove it at the same moment.
+            if let Err(error) = fs::remove_file(file.unwrap().path()) {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackwater::{ErrorKind, Tunables, Written};
-use slackwater_object::layers::{Failure, Rule};
+use slackwater_object::layers::{Failure, Operation, Rule};
 
 use crate::rig::{PAGE, PATIENCE, assert_same, eventually, fill, pattern, spawn, try_write, within};
 use crate::volume::{Volume, fast, slow};
@@ -37,7 +37,7 @@ fn p02_a_failed_upload_reaches_every_open_description_once_and_its_data_is_kept(
 /// that it must not.
 #[test]
 fn p02_a_lost_reply_is_not_an_error() {
-    let volume = Volume::new(slow());
+    let volume = Volume::patient(slow());
     for round in 0..6_u64 {
         let wanted = pattern(round, if round % 2 == 0 { LARGE } else { 2000 });
         let file = volume.create(&format!("f{round}"));
@@ -55,14 +55,14 @@ fn p02_a_lost_reply_is_not_an_error() {
 
 #[test]
 fn p02_a_throttled_store_is_tried_again() {
-    let volume = Volume::new(slow());
+    let volume = Volume::patient(slow());
     let wanted = pattern(1, LARGE);
     let file = volume.create("a");
     file.write_at(0, &wanted).unwrap();
-    for failure in [Failure::Throttled, Failure::Server, Failure::Timeout] {
-        volume.fault.add(Rule::fail(failure).next(1));
-    }
     let before = volume.fault.requests();
+    for failure in [Failure::Throttled, Failure::Server, Failure::Timeout] {
+        volume.fault.add(Rule::fail(failure).on(Operation::Put).under("seg/").next(1));
+    }
     file.fsync().unwrap();
     assert!(volume.fault.requests() - before >= 4, "three failed requests and their repetitions");
     drop(file);
@@ -147,7 +147,7 @@ fn p05_dirty_data_and_names_reach_the_store_by_themselves() {
 /// One upload hangs. All other files arrive.
 #[test]
 fn p05_an_upload_that_hangs_delays_its_own_file_alone() {
-    let volume = Volume::new(fast());
+    let volume = Volume::patient(fast());
     let stuck = volume.create("stuck");
     volume.fault.add(Rule::hang().under("seg/").next(1));
     stuck.write_at(0, &pattern(1, LARGE)).unwrap();

@@ -8,7 +8,7 @@ use slackwater::{Engine, File, SuperBlock, Tunables, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::SystemClock;
 use slackwater_object::ObjectBackend;
-use slackwater_object::layers::Fault;
+use slackwater_object::layers::{Fault, Patience};
 
 use crate::bucket::{Bucket, kill};
 use crate::rig::{self, ARENA_BYTES, within};
@@ -44,6 +44,13 @@ impl Volume {
     pub(crate) fn new(tunables: Tunables) -> Self {
         let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap();
         Self::mount(Arc::new(Bucket::new()), Engine::new(arena, Arc::new(SystemClock), tunables))
+    }
+
+    /// A new volume on whose store a request that hangs does so until the test releases it.
+    pub(crate) fn patient(tunables: Tunables) -> Self {
+        let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap();
+        let bucket = Arc::new(Bucket::patient(Patience::LONG));
+        Self::mount(bucket, Engine::new(arena, Arc::new(SystemClock), tunables))
     }
 
     fn mount(bucket: Arc<Bucket>, engine: Engine) -> Self {

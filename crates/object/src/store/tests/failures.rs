@@ -8,7 +8,7 @@ use object_store::{Attribute, Attributes, Error, ObjectStore, ObjectStoreExt, Pu
 use slackwater::ErrorKind;
 use slackwater_s3_server::{Answer, Script, Server};
 
-use super::{QUICK, environment, location, s3};
+use super::{ANSWERED, QUICK, environment, location, s3};
 use crate::store::classify::classify;
 use crate::store::{Failure, Location, Operation, Patience, Store, create, of_store};
 use crate::volume::ObjectBackend;
@@ -112,7 +112,8 @@ async fn failures_that_may_pass_are_repeated() {
         Answer::Hang,
     ];
     for answer in answers {
-        let (server, store) = s3(QUICK);
+        let (server, store) =
+            s3(Patience { attempt: Duration::from_secs(2), request: Duration::from_secs(60), ..QUICK });
         store.patient.put(&path(), "content".into()).await.expect("stored");
         server.script(Script::new(answer.clone()).times(2));
         let found = store.patient.get(&path()).await.unwrap_or_else(|error| panic!("{answer:?}: {error}"));
@@ -166,15 +167,15 @@ async fn a_clock_that_is_off_is_named() {
 #[tokio::test]
 async fn a_store_that_asks_for_fewer_requests_is_obeyed_and_then_named() {
     let server = only(Answer::error(503, "SlowDown", "Please reduce your request rate."));
-    let (failure, requests) = get(&server, QUICK).await;
+    let (failure, requests) = get(&server, Patience::SHORT).await;
     assert_eq!(failure, Failure::Throttled);
-    assert!((3..=8).contains(&requests), "{requests} within 3 s");
+    assert!((3..=8).contains(&requests), "{requests} within 10 s");
 }
 
 #[tokio::test]
 async fn a_store_that_hangs_is_a_timeout() {
     let server = only(Answer::Hang);
-    let (failure, requests) = get(&server, QUICK).await;
+    let (failure, requests) = get(&server, Patience { request: Duration::from_secs(10), ..QUICK }).await;
     assert_eq!(failure, Failure::Timeout);
     assert!(requests >= 3, "each attempt has its limit: {requests}");
 }
@@ -182,7 +183,7 @@ async fn a_store_that_hangs_is_a_timeout() {
 #[tokio::test]
 async fn a_store_that_is_gone_is_unreachable() {
     let server = Server::start().expect("a server on loopback");
-    let location = location(&server, QUICK);
+    let location = location(&server, ANSWERED);
     drop(server);
     let store = Store::connect(&location, None).expect("good settings");
     let error = store.hasty.get(&path()).await.expect_err("nobody listens");
@@ -192,7 +193,7 @@ async fn a_store_that_is_gone_is_unreachable() {
 /// Proxies and some stores answer 200 with an error inside.
 #[tokio::test]
 async fn a_success_with_an_error_inside_is_a_failure() {
-    let (server, store) = s3(QUICK);
+    let (server, store) = s3(ANSWERED);
     let page = "<html><body>login first</body></html>";
     server.script(Script::new(Answer::Status(200, page.into())));
     let error = store.hasty.get(&path()).await.expect_err("no object has no length, time and tag");
@@ -208,7 +209,7 @@ async fn a_success_with_an_error_inside_is_a_failure() {
 /// A volume whose claims cannot be listed is not a free one.
 #[tokio::test]
 async fn a_listing_that_is_none_does_not_free_a_volume() {
-    let (server, store) = s3(QUICK);
+    let (server, store) = s3(ANSWERED);
     let claims = Claims::new(store.hasty.clone());
     let held = claims.acquire(false, 0).await.expect("it is free");
     server.script(Script::new(Answer::Status(200, "<html>login first</html>".into())).under("list-type"));
@@ -222,7 +223,8 @@ async fn a_listing_that_is_none_does_not_free_a_volume() {
 #[test]
 fn a_volume_is_not_made_in_a_missing_bucket_and_the_command_for_one_is_named() {
     let server = Server::start().expect("a server on loopback");
-    let nowhere = Location::parse_in("s3://nowhere/volume", environment(&server)).expect("a good URL").patient(QUICK);
+    let nowhere =
+        Location::parse_in("s3://nowhere/volume", environment(&server)).expect("a good URL").patient(ANSWERED);
     let text = ObjectBackend::mkfs(&nowhere).expect_err("there is no bucket").to_string();
     assert!(text.contains("no such bucket") && text.contains("Make the bucket (aws s3 mb s3://nowhere"), "{text}");
 }

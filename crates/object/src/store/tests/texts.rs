@@ -7,7 +7,7 @@ use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use slackwater_s3_server::{Answer, SECRET_KEY, Script, Server};
 
-use super::{QUICK, environment, location};
+use super::{ANSWERED, environment, location};
 use crate::store::{Environment, Failure, Location, Patience, Store, StoreCheck, check_store, explain, of_store};
 
 /// Every text that a user or a log may see of a failure.
@@ -44,7 +44,7 @@ async fn no_text_of_a_failure_has_a_secret() {
     for answer in answers {
         let server = Server::start().expect("a server on loopback");
         server.script(Script::new(answer.clone()));
-        let all = texts(&location(&server, QUICK)).await;
+        let all = texts(&location(&server, ANSWERED)).await;
         assert!(!all.contains(SECRET_KEY), "{answer:?}: {all}");
         assert!(all.contains("cannot open s3://test/volume"), "{answer:?}: {all}");
     }
@@ -104,7 +104,7 @@ fn a_directory_is_made_by_mkfs_alone() {
 #[test]
 fn the_doctor_names_what_is_wrong() {
     let server = Server::start().expect("a server on loopback");
-    let nowhere = Location::parse_in("s3://nowhere/x", environment(&server)).expect("a good URL").patient(QUICK);
+    let nowhere = Location::parse_in("s3://nowhere/x", environment(&server)).expect("a good URL").patient(ANSWERED);
     let checks = check_store(&nowhere);
     let last = checks.last().expect("at least one");
     assert_eq!(last.name, "list");
@@ -148,7 +148,8 @@ async fn a_user_without_credentials_is_told_so() {
     let endpoint = format!("http://{}", server.address());
     let variables =
         [("AWS_METADATA_ENDPOINT", &*endpoint), ("AWS_CONFIG_FILE", "/none"), ("AWS_SHARED_CREDENTIALS_FILE", "/none")];
-    let location = Location::parse_in("s3://bucket/x", Environment::of(variables)).expect("a good URL").patient(QUICK);
+    let location =
+        Location::parse_in("s3://bucket/x", Environment::of(variables)).expect("a good URL").patient(ANSWERED);
     let all = texts(&location).await;
     assert!(all.contains("No credentials are set") && all.contains("AWS_ACCESS_KEY_ID"), "{all}");
 }

@@ -1,13 +1,16 @@
 //! Changes that a commit stores, and those that are lost without one.
 
 use bytes::Bytes;
+use object_store::memory::InMemory;
+use slackwater_sync::shim::Arc;
 use slatedb::WriteBatch;
 
 use crate::format::{Encode, Key, SegmentPlace, SegmentRecord, VolumeKey};
+use crate::layers::{Fault, Layered, Operation, Rule};
 use crate::names::ROOT;
 use crate::tree::base::Base;
 use crate::tree::tests::rig::{Rig, all, block_on, delete, get, put, take_inos};
-use crate::tree::{Tree, TreeOptions};
+use crate::tree::{Place, Tree, TreeOptions};
 
 #[test]
 fn what_is_committed_survives_and_what_is_not_does_not() {
@@ -92,11 +95,14 @@ fn a_volume_without_counters_is_opened_for_repairs_alone() {
 #[test]
 fn syncs_that_come_together_share_commits() {
     block_on(async {
-        let rig = Rig::new();
+        let fault = Arc::new(Fault::new());
+        let store = Arc::new(Layered::new(fault.clone(), Arc::new(InMemory::new())));
+        let rig = Rig { place: Place::alone(store), options: TreeOptions::by_hand() };
         let tree = rig.open().await;
         take_inos(&tree, 100).await;
         tree.commit().await.expect("commits");
         let before = tree.status().commits;
+        fault.add(Rule::hang().on(Operation::Create).under("meta/wal").next(1));
         let syncs = (0..64).map(|ino| {
             let tree = &tree;
             async move {
@@ -104,7 +110,13 @@ fn syncs_that_come_together_share_commits() {
                 tree.commit().await
             }
         });
-        futures::future::try_join_all(syncs).await.expect("commits");
+        // It is polled after all syncs have begun.
+        let release = async {
+            fault.held(1).await;
+            fault.release();
+        };
+        let (outcome, ()) = futures::join!(futures::future::try_join_all(syncs), release);
+        outcome.expect("commits");
         let commits = tree.status().commits - before;
         assert!(commits <= 4, "{commits} commits");
     });

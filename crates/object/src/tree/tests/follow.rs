@@ -174,7 +174,7 @@ fn a_file_that_is_gone_is_looked_for_in_the_next_state() {
         let writer = rig.open().await;
         let [a, _] = volume(&writer).await;
         writer.base.as_ref().expect("it has a store").store_table().await.expect("stores");
-        let age = Duration::from_millis(300);
+        let age = Duration::from_secs(2);
         let find = |tree: Arc<Tree>| async move { tree.run(|view| names::lookup(view, a, OsStr::new("file"))).await };
         let follow = || Tree::follow(rig.place.clone(), rig.options.salt, age);
 
