@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rig::{Process, Scratch, need_fuse, run, slackwater, wait_until};
+use rig::{Process, Scratch, UNMOUNT_COPIES, need_fuse, run, slackwater, wait_until};
 use rustix::fs::{FlockOperation, flock};
 
 fn text(path: &Path) -> &str {
@@ -250,8 +250,8 @@ fn without_the_device_nothing_is_mounted() {
     let (source, mountpoint) = scratch.pair("a");
     let binary = slackwater();
     let mut command = Command::new("unshare");
-    let script = "mount -t tmpfs none /dev && exec \"$0\" mount \"$1\" \"$2\"";
-    command.args(["-m", "--propagation", "private", "sh", "-c", script, binary, text(&source), text(&mountpoint)]);
+    let script = format!("{UNMOUNT_COPIES}mount -t tmpfs none /dev && exec \"$0\" mount \"$1\" \"$2\"");
+    command.args(["-m", "--propagation", "private", "sh", "-c", &script, binary, text(&source), text(&mountpoint)]);
     run(command).expect(1, &["/dev/fuse does not exist", "modprobe fuse"]);
 }
 

@@ -54,7 +54,7 @@ impl Rig {
     fn step_until(&self, what: &str, done: impl Fn() -> bool) {
         let began = Instant::now();
         while !done() {
-            assert!(began.elapsed() < Duration::from_secs(20), "timed out waiting for {what}");
+            assert!(began.elapsed() < Duration::from_secs(60), "timed out waiting for {what}");
             let _ = self.engine.step();
             std::thread::yield_now();
         }

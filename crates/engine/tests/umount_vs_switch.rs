@@ -297,6 +297,8 @@ fn a_switch_that_a_flusher_is_about_to_queue_is_taken_back() {
     File::open_for(&inode, &tenants[1]).unwrap().write_at(0, b"x").unwrap();
     drop(inode);
     rig.clock.advance(Duration::from_secs(60));
+    // Otherwise a step of the unmount may find the switch ready.
+    let grace = gate::hold("switch.grace");
     let hold = gate::hold("switch.prepared");
     let flusher = thread::spawn({
         let engine = rig.engine.clone();
@@ -311,6 +313,7 @@ fn a_switch_that_a_flusher_is_about_to_queue_is_taken_back() {
     let _ = flusher.join().unwrap();
     assert_eq!((rig.engine.switches_in_flight(), rig.waits()), (0, (0, 0, 0)));
     assert_eq!((rig.engine.inodes_switched(), rig.engine.dead_volume_uses()), (0, 0));
+    drop(grace);
     rig.assert_released(tenants);
 }
 

@@ -81,7 +81,7 @@ mod held {
         /// Waits until a thread has reached the gate.
         ///
         /// # Panics
-        /// If no thread reaches it within ten seconds.
+        /// If no thread reaches it within two minutes.
         pub fn wait_reached(&self) {
             let mut gates = GATES.lock();
             while gates.iter().all(|gate| gate.name != self.name || gate.arrived == 0) {

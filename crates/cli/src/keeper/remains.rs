@@ -108,7 +108,7 @@ mod tests {
         child.kill().unwrap();
         let since = std::time::Instant::now();
         while !are_harmless(child.id()) {
-            assert!(since.elapsed().as_secs() < 10, "it has been killed");
+            assert!(since.elapsed().as_secs() < 60, "it has been killed");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         child.wait().unwrap();

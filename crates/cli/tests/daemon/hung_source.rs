@@ -91,7 +91,8 @@ fn with_a_hung_source(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) -> Opt
     let Stage { base, middle, server, top, source, mountpoint, daemon } = Stage::new(&scratch);
     fs::write(top.join("file"), vec![5; BYTES]).unwrap();
     File::open(top.join("file")).unwrap().sync_all().unwrap();
-    fs::write(top.join("file"), vec![6; BYTES]).unwrap();
+    // Not truncated: the close of a truncated file starts write-back.
+    OpenOptions::new().write(true).open(top.join("file")).unwrap().write_all(&vec![6; BYTES]).unwrap();
     stop_at_rest(&scratch, &server, &middle);
     fs::write(mountpoint.join("file"), vec![7; BYTES]).unwrap();
     let daemon = work(daemon, &top, &mountpoint);
@@ -104,7 +105,8 @@ fn with_a_hung_source(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) -> Opt
         }
         None => {
             let daemon = Daemon::start(&scratch, "");
-            wait_until("the next daemon is done with it", || daemon.all_said().contains("Wrote back 3.0 MiB"));
+            wait_until("the next daemon has written it back", || daemon.all_said().contains("Wrote back 3.0 MiB"));
+            wait_until_nothing_left(&daemon);
             daemon
         }
     };
@@ -114,6 +116,12 @@ fn with_a_hung_source(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) -> Opt
     scratch.umount(&middle);
     drop(server);
     assert_eq!(fs::read(base.join("file")).unwrap(), vec![6; BYTES]);
+}
+
+/// Waits until a daemon is done with the data of the one before.
+#[track_caller]
+fn wait_until_nothing_left(daemon: &Daemon<'_>) {
+    wait_until("nothing is left", || daemon.json("ls")["left"].as_array().unwrap().is_empty());
 }
 
 /// Stops the server of the mount `middle` while it has no request: the kernel does not end a thread whose request the
@@ -188,16 +196,19 @@ fn p04_a_daemon_starts_while_a_source_of_its_dead_predecessor_hangs() {
     server.process.signal(Signal::STOP);
     // The configured volume and the other leftover do not wait for the hung one.
     let daemon = Daemon::start(&scratch, &config);
-    assert_eq!(daemon.states(), [("configured".to_owned(), "mounted".to_owned())]);
+    let mounted = [("configured".to_owned(), "mounted".to_owned())];
+    wait_until("the configured volume is mounted", || daemon.states() == mounted);
     assert_eq!(fs::read(configured.1.join("file")).unwrap(), vec![5; BYTES]);
-    assert_eq!(fs::read(left.0.join("file")).unwrap(), vec![5; BYTES]);
+    let is_written_back = |dir: &Path| fs::read(dir.join("file")).is_ok_and(|found| found == vec![5; BYTES]);
+    wait_until("the other leftover is written back", || is_written_back(&left.0));
     daemon.wait_said("Some source directories do not answer yet", 1);
     // A daemon that ends without waiting for the hung source keeps its data.
     daemon.end();
     assert!(scratch.arena("daemon").exists());
     server.process.signal(Signal::CONT);
     let daemon = Daemon::start(&scratch, &config);
-    assert_eq!(fs::read(middle.join("file")).unwrap(), vec![5; BYTES]);
+    wait_until_nothing_left(&daemon);
+    assert!(is_written_back(&middle));
     daemon.end();
     assert!(!scratch.arena("daemon").exists());
     scratch.umount(&middle);

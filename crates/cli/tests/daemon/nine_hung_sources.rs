@@ -99,7 +99,8 @@ fn p04_nine_hung_volumes_affect_neither_a_tenth_nor_a_restart() {
     assert!(volumes.iter().all(|volume| !is_mounted(&volume.top)));
     drop(volumes);
     let daemon = Daemon::start(&scratch, &config);
-    assert_eq!(daemon.states(), [("healthy".to_owned(), "mounted".to_owned())]);
+    let mounted = [("healthy".to_owned(), "mounted".to_owned())];
+    wait_until("the healthy volume is mounted", || daemon.states() == mounted);
     (10..20).for_each(|round| work(&healthy.1, round));
     server.process.signal(Signal::CONT);
     wait_until("everything is written back", || daemon.said("Wrote back") == HUNG);

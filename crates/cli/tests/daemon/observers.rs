@@ -82,21 +82,24 @@ fn events_are_reported_as_they_happen() {
         let first = scope.spawn(&mut next);
         while !first.is_finished() {
             daemon.mount(&source, &mountpoint, "early");
-            daemon.run(["umount", "early"]).expect(0, &[]);
+            daemon.umount("early");
         }
         first.join().unwrap()
     });
     assert_eq!(heard.1, "early");
     let (source, mountpoint) = scratch.pair("a");
     daemon.mount(&source, &mountpoint, "a");
-    daemon.run(["umount", "a"]).expect(0, &[]);
-    let mut of_a = Vec::new();
-    while of_a.len() < 3 {
+    daemon.umount("a");
+    let mut of_a: Vec<String> = Vec::new();
+    while of_a.last().is_none_or(|last| last != "unmounted") {
         let (what, name) = next();
         if name == "a" {
             of_a.push(what);
         }
     }
+    // An unmount is tried again while the volume is in use.
+    of_a.retain(|what| what != "still-mounted");
+    of_a.dedup();
     assert_eq!(of_a, ["mounted", "unmounting", "unmounted"]);
     daemon.end();
     assert_eq!(listening.wait().code(), Some(0));
@@ -106,12 +109,12 @@ fn events_are_reported_as_they_happen() {
 fn metrics_label_each_volume_with_its_name() {
     need_fuse();
     let scratch = Scratch::new();
-    let daemon = Daemon::start(&scratch, "metrics = \"127.0.0.1:0\"\n");
+    let daemon = Daemon::start(&scratch, "metrics = \"127.0.0.1:0\"\ndirty-expire = \"1h\"\n");
     let (one, other) = (scratch.pair("one"), scratch.pair("other"));
     daemon.mount(&one.0, &one.1, "one");
     daemon.mount(&other.0, &other.1, "other");
     fs::write(one.1.join("file"), "x").unwrap();
-    daemon.run(["umount", "other"]).expect(0, &[]);
+    daemon.umount("other");
     let address = daemon.announcement.split("http://").nth(1).unwrap().split('/').next().unwrap();
     let mut scrape = TcpStream::connect(address).unwrap();
     scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();

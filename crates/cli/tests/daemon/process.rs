@@ -11,7 +11,7 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::rig::{Output, PATIENCE, Process, Scratch, repeat_while, wait_said, wait_until};
+use crate::rig::{Output, PATIENCE, Process, Scratch, repeat_while, umount_when_free, wait_said, wait_until};
 
 /// A daemon in the foreground that is listening.
 pub(crate) struct Daemon<'s> {
@@ -90,7 +90,7 @@ impl<'s> Daemon<'s> {
     /// Unmounts a volume, by its name or path, and expects success. Repeats that while it is in use.
     #[track_caller]
     pub(crate) fn umount(&self, volume: &str) {
-        self.run_when_free(["umount", volume]).expect(0, &[]);
+        umount_when_free(|| self.run(["umount", volume])).expect(0, &[]);
     }
 
     #[track_caller]

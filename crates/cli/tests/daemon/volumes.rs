@@ -95,7 +95,7 @@ fn a_volume_is_found_by_its_name_and_by_any_path_to_its_mount_point() {
     }
     let (other_source, other) = scratch.pair("other");
     let mut mount = scratch.mount(&other_source, &other, &[]);
-    daemon.run(["umount", &text(&other)]).expect(0, &[]);
+    daemon.umount(&text(&other));
     mount.wait().expect(0, &[]);
     daemon.umount(&text(&link));
     assert!(daemon.states().is_empty());

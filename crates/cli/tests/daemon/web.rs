@@ -116,7 +116,11 @@ fn the_figures_are_those_of_top() {
     let address = daemon.web_address();
     assert_eq!(figures(&address)["interval_ms"], Value::Null, "the first sample has no rates");
     fs::write(mountpoint.join("file"), bytes(1, MIB)).unwrap();
-    wait_until("there are two samples", || figures(&address)["interval_ms"].is_u64());
+    wait_until("there are two samples, and the last one is of the closed file", || {
+        let found = figures(&address);
+        let volume = &found["volumes"][0];
+        found["interval_ms"].is_u64() && volume["dirty_bytes"] == MIB && volume["open_files"] == 0
+    });
     let (mine, top) = (figures(&address), daemon.json_of(&["top", "--once", "--interval", "100ms"]));
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&mine["volumes"][0]), names(&top["volumes"][0]));

@@ -29,7 +29,7 @@ fn with_a_hung_source(end: impl FnOnce(&Scratch, &mut Tower)) {
     assert!(fs::read_dir(&tower.top).unwrap().next().is_none(), "the mount point is free");
     file.write_all(b"late").unwrap_err();
     tower.server.process.signal(Signal::CONT);
-    scratch.run(["status"]).expect(0, &["which died", "mount"]);
+    scratch.status_after_death().expect(0, &["which died", "mount"]);
     let again = scratch.mount(&tower.middle, &tower.top, &[]);
     assert!(fs::read(tower.top.join("file")).unwrap() == [bytes(1, BYTES), bytes(2, BYTES)].concat());
     scratch.umount(&tower.top);

@@ -71,6 +71,6 @@ fn hostile_names_are_escaped_in_every_output() {
     let pid = log.filter_map(|path| path.file_stem()?.to_str()?.parse().ok()).next().unwrap();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     wait_until("it is dead", || !Path::new(&format!("/proc/{pid}")).exists());
-    assert_harmless(&scratch.run(["status"]), &[SHOWN, "which died"]);
+    assert_harmless(&scratch.status_after_death(), &[SHOWN, "which died"]);
     assert_harmless(&run(words(&[])), &[SHOWN]);
 }

@@ -162,7 +162,7 @@ fn p09_a_killed_mount_that_waits_for_its_own_answer_is_ended() {
     tower.upper.process.0.kill().unwrap();
     tower.server.process.signal(Signal::CONT);
     // The next command ends it.
-    scratch.run(["status"]).expect(0, &["which died"]);
+    scratch.status_after_death().expect(0, &["which died"]);
     sync.wait();
     tower.upper.process.wait();
     program.wait();

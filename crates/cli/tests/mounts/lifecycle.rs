@@ -9,10 +9,11 @@ use std::time::SystemTime;
 
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::bytes;
-use crate::rig::{Scratch, need_fuse, run, slackwater, wait_until};
+use crate::rig::{
+    NOT_MOUNTED, Scratch, need_fuse, run, slackwater, umount_when_free, wait_for_a_later_time, wait_until,
+};
 
 fn status(scratch: &Scratch) -> serde_json::Value {
     let output = scratch.run(["status", "--json"]);
@@ -60,7 +61,6 @@ fn listing(dir: &Path) -> Vec<(String, u32, Vec<u8>)> {
 #[test]
 fn an_unmount_waits_for_a_mount_that_is_still_starting() {
     need_fuse();
-    const NOT_MOUNTED: i32 = 5;
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("a");
     for _ in 0..10 {
@@ -72,7 +72,7 @@ fn an_unmount_waits_for_a_mount_that_is_still_starting() {
         let mut mounting = starting.unwrap();
         // Asks from the moment on at which there is a process to ask.
         wait_until("it is on the list", || {
-            let asked = scratch.run(["umount", name]);
+            let asked = umount_when_free(|| scratch.run(["umount", name]));
             let is_listed = asked.code != Some(NOT_MOUNTED);
             if is_listed {
                 asked.expect(0, &[]);
@@ -339,12 +339,7 @@ fn ctime_changes_with_every_change_and_never_goes_backwards() {
         &|| File::open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap(),
     ];
     for (nth, change) in changes.iter().enumerate() {
-        // Files carry the time of the last timer interrupt. A machine that is short of CPU time may have none for longer
-        // than any fixed wait.
-        wait_until("a later time is another", || {
-            let now = clock_gettime(ClockId::RealtimeCoarse);
-            (now.tv_sec, now.tv_nsec) > last
-        });
+        wait_for_a_later_time(last);
         change();
         let changed = ctime(&path);
         assert!(changed > last, "change {nth}: {changed:?} after {last:?}");

@@ -67,7 +67,6 @@ fn an_arena_where_an_earlier_version_put_it_is_taken_over() {
     need_fuse();
     let script = r#"
         name() { basename "$(sed -n 's/.*"arena":"\([^"]*\)".*/\1/p' "$1")"; }
-        died() { while kill -0 $1; do :; done 2> /dev/null; }
         $MOUNT
         earlier=/dev/shm/slackwater-0-$(name /run/slackwater/*.json)
         ./slackwater umount mount

@@ -265,11 +265,11 @@ fn park_of_one_mount_point_leaves_the_data_to_the_volume() {
     tower.server.process.signal(rustix::process::Signal::STOP);
     let umount = ["umount", second.to_str().unwrap(), "--deadline", "1s"];
     scratch.run_when_free(umount).expect(4, &["still mounted"]);
-    scratch.run([&umount[..], &["--park"]].concat()).expect(0, &[]);
+    scratch.run_when_free([&umount[..], &["--park"]].concat()).expect(0, &[]);
     assert!(fs::read_dir(&second).unwrap().next().is_none(), "the mount point is free");
     // No program uses the last one.
     let park = ["umount", tower.top.to_str().unwrap(), "--deadline", "1s", "--park"];
-    scratch.run(park).expect(0, &["1.0 MiB could not be written back", "is kept in", "to write it back"]);
+    scratch.run_when_free(park).expect(0, &["1.0 MiB could not be written back", "is kept in", "to write it back"]);
     tower.upper.wait().expect(7, &["by force"]);
     tower.server.process.signal(rustix::process::Signal::CONT);
     // A thread of it was in a call of the source until now, and held the arena.

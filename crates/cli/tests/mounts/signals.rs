@@ -55,7 +55,7 @@ fn interrupts_of_a_busy_volume_explain_and_then_give_up_without_losing_data() {
     // No dead mount remains, and the next mount has everything.
     drop(file);
     assert!(fs::read_dir(&mountpoint).unwrap().next().is_none());
-    scratch.run(["status"]).expect(0, &["which died", "mount"]);
+    scratch.status_after_death().expect(0, &["which died", "mount"]);
     let again = scratch.mount(&source, &mountpoint, &[]);
     let expected = [bytes(1, 40_000), b"still mountedstill mounted".to_vec()].concat();
     assert!(fs::read(source.join("file")).unwrap() == expected);

@@ -103,7 +103,10 @@ fn data_of_a_dead_mount_is_written_back_before_a_parent_or_child_is_mounted() {
         let (old, new) = (bytes(2 * seed, 9000), bytes(2 * seed + 1, 9000));
         let mut dying = scratch.mount(&first, &first_point, &["--dirty-expire", "1h"]);
         let below = if first == child { "file" } else { "child/file" };
-        fs::write(first_point.join(below), &old).unwrap();
+        // Not truncated: the close of a truncated file starts write-back.
+        let file = fs::File::options().write(true).create(true).truncate(false).open(first_point.join(below)).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &old, 0).unwrap();
+        drop(file);
         dying.kill();
         drop(dying);
         let mut next = scratch.mount(&second, &second_point, &["--dirty-expire", "1h"]);

@@ -51,7 +51,7 @@ fn interrupting_the_command_ends_the_start_and_leaves_nothing() {
         interrupted += u32::from(starter.wait().signal().is_some());
         wait_until("the new process has detached or ended", || closed.is_finished());
         // It may just have detached, and it may be unmounting.
-        let ended = scratch.run(["umount", mountpoint.to_str().unwrap()]);
+        let ended = scratch.run_when_free(["umount", mountpoint.to_str().unwrap()]);
         assert!(matches!(ended.code, Some(0 | 3 | 5)), "run {run}: {}", ended.text);
         wait_until("everything is released", || !is_mounted(&mountpoint) && !scratch.arena("a").exists());
         assert!(fs::read_dir(&mountpoint).unwrap().next().is_none(), "run {run}");

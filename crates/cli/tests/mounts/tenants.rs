@@ -41,29 +41,39 @@ fn hog(scratch: &Scratch, file: &File, mut command: Command) -> Process {
     Process::spawn(command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(Stdio::null()))
 }
 
-/// Waits until a process writes no more.
-fn wait_until_it_waits(process: &Process) {
+/// Waits until the mount at the top of a tower holds a process back, and the process writes no more.
+fn wait_until_it_waits(scratch: &Scratch, tower: &Tower, process: &Process) {
     let written = || fs::read_to_string(format!("/proc/{}/io", process.0.id())).unwrap_or_default();
     let is_in_a_write = || {
         let place = fs::read_to_string(format!("/proc/{}/wchan", process.0.id()));
         place.is_ok_and(|place| place.contains("request_wait_answer"))
     };
+    // Otherwise the mount process may be short of CPU time.
+    let is_held_back = || {
+        let status = status(scratch, &tower.top);
+        ["paused", "parked"].iter().any(|how| status["writers"][*how].as_u64().unwrap() > 0)
+    };
     let mut before = (written(), Instant::now());
     wait_until("the hog waits", || {
         let now = written();
-        if now != before.0 || !is_in_a_write() {
+        if now != before.0 || !is_in_a_write() || !is_held_back() {
             before = (now, Instant::now());
         }
         before.1.elapsed() > Duration::from_secs(1)
     });
 }
 
-/// Unwritten bytes of the volume.
-fn unwritten_bytes(scratch: &Scratch, mountpoint: &Path) -> u64 {
+/// The mount in `status --json`.
+fn status(scratch: &Scratch, mountpoint: &Path) -> serde_json::Value {
     let output = scratch.run(["status", "--json", mountpoint.to_str().unwrap()]);
     output.expect(0, &[]);
     let status: serde_json::Value = serde_json::from_str(&output.text).unwrap();
-    let status = &status["mounts"][0];
+    status["mounts"][0].clone()
+}
+
+/// Unwritten bytes of the volume.
+fn unwritten_bytes(scratch: &Scratch, mountpoint: &Path) -> u64 {
+    let status = status(scratch, mountpoint);
     ["dirty_bytes", "writeback_bytes", "unstable_bytes"].iter().map(|name| status[*name].as_u64().unwrap()).sum()
 }
 
@@ -76,7 +86,7 @@ fn a_hog_is_alone(by: &str, tenant: &str, command: Command, has_others: bool) {
     tower.server.process.signal(Signal::STOP);
     let mut hog = hog(&scratch, &file, command);
     drop(file);
-    wait_until_it_waits(&hog);
+    wait_until_it_waits(&scratch, &tower, &hog);
     let held = unwritten_bytes(&scratch, &tower.top);
     println!("{tenant}: {held} bytes of {LIMIT}");
     assert!((LIMIT / 4..=LIMIT + MIB).contains(&held), "{held}");
@@ -138,7 +148,7 @@ fn the_memory_limit_of_a_cgroup_is_its_dirty_limit() {
     tower.server.process.signal(Signal::STOP);
     let mut hog = hog(&scratch, &file, cgroup.command("dd", &[]));
     drop(file);
-    wait_until_it_waits(&hog);
+    wait_until_it_waits(&scratch, &tower, &hog);
     let held = unwritten_bytes(&scratch, &tower.top);
     assert!((4 * MIB..=17 * MIB).contains(&held), "{held}");
     tower.server.process.signal(Signal::CONT);
@@ -159,13 +169,13 @@ fn blocked_writers_can_be_interrupted_and_the_volume_unmounted() {
     let file = made(&tower, "hog");
     tower.server.process.signal(Signal::STOP);
     let mut first = hog(&scratch, &file, cgroup.command("dd", &[]));
-    wait_until_it_waits(&first);
+    wait_until_it_waits(&scratch, &tower, &first);
     // Ctrl-C.
     first.signal(Signal::INT);
     assert!(!first.wait().success());
     let mut second = hog(&scratch, &file, cgroup.command("dd", &[]));
     drop(file);
-    wait_until_it_waits(&second);
+    wait_until_it_waits(&scratch, &tower, &second);
     scratch.run(["umount", top]).expect(3, &["is in use by", "dd"]);
     // With force it is flushed first; the source answers in a moment.
     thread::scope(|scope| {
@@ -208,10 +218,8 @@ fn p04_data_of_a_removed_cgroup_is_written_back_and_delays_no_unmount() {
 
 /// The tenant with this name in `status --json`.
 fn status_of(scratch: &Scratch, mountpoint: &Path, name: &str) -> Option<serde_json::Value> {
-    let output = scratch.run(["status", "--json", mountpoint.to_str().unwrap()]);
-    output.expect(0, &[]);
-    let status: serde_json::Value = serde_json::from_str(&output.text).unwrap();
-    status["mounts"][0]["tenants"].as_array().unwrap().iter().find(|tenant| tenant["name"] == name).cloned()
+    let status = status(scratch, mountpoint);
+    status["tenants"].as_array().unwrap().iter().find(|tenant| tenant["name"] == name).cloned()
 }
 
 #[test]

@@ -150,6 +150,7 @@ fn a_source_that_accepts_nothing_keeps_the_mount() {
         mount -t slackwater source mount -o "$OPTIONS"
         echo one > mount/file
         kill -STOP $bindfs
+        while grep -L '^State:[[:space:]]*T' /proc/$bindfs/task/*/status | grep -q .; do sleep 0.02; done
         # As Ctrl-C does, this only ends the waiting.
         fails 124 timeout 1 umount mount
         grep " $SANDBOX/mount fuse.slackwater rw," /proc/self/mounts

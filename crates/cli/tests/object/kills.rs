@@ -83,7 +83,7 @@ fn a_dead_mount_is_shown_with_what_to_do() {
         let mut mount = store.mount(&scratch, &mountpoint, &[]);
         fs::create_dir(mountpoint.join("dir")).unwrap();
         mount.kill();
-        scratch.run(["status"]).expect(0, &[&store.url, "which died", "mount", "again"]);
+        scratch.status_after_death().expect(0, &[&store.url, "which died", "mount", "again"]);
         // Another arena would not find the log of that one.
         let other = scratch.arena("other");
         let other = other.to_str().unwrap();

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
 use slackwater_backends::Random;
 use slackwater_fuse::abort_connection;
 
@@ -37,6 +38,8 @@ pub(crate) fn slackwater() -> &'static str {
 
 /// Exit status of a command that found something in use.
 const BUSY: i32 = 3;
+/// Exit status of a command that found no mount.
+pub(crate) const NOT_MOUNTED: i32 = 5;
 /// The longest moment in which descriptors of a test are also those of a child that another test has just started.
 const BUSY_WITHIN: Duration = Duration::from_secs(10);
 
@@ -46,7 +49,7 @@ pub(crate) const UNMOUNT_COPIES: &str =
     "umount -l -a -t fuse.slackwater || if grep ' fuse.slackwater ' /proc/self/mounts; then exit 97; fi\n";
 
 /// How long a thread takes to stop if it waits for no other server.
-const STOPS_WITHIN: Duration = Duration::from_secs(1);
+const STOPS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Fails a test where nothing can be mounted. Passing there would claim something that was not tested.
 #[track_caller]
@@ -120,6 +123,12 @@ impl Scratch {
         repeat_while(Output::is_busy, || self.run(arguments.clone()))
     }
 
+    /// Runs `status` until it knows of a dead process. A child that another test has just started may have the lock of
+    /// that process, see [`repeat_while`].
+    pub(crate) fn status_after_death(&self) -> Output {
+        repeat_while(|output: &Output| !output.text.contains("which died"), || self.run(["status"]))
+    }
+
     /// Mounts in the foreground, with `more` arguments.
     pub(crate) fn mount(&self, source: &Path, mountpoint: &Path, more: &[&str]) -> Mount {
         let name = mountpoint.file_name().unwrap().to_string_lossy().into_owned();
@@ -139,7 +148,7 @@ impl Scratch {
         self.mount(source, mountpoint, &["--transport", "dev"])
     }
 
-    /// Unmounts and expects success. Repeats that while the volume is in use, see [`repeat_while`].
+    /// Unmounts and expects success. Repeats that while the volume is in use, see [`umount_when_free`].
     #[track_caller]
     pub(crate) fn umount(&self, mountpoint: &Path) {
         self.umount_with(mountpoint, &[]);
@@ -148,7 +157,8 @@ impl Scratch {
     /// As [`umount`](Self::umount), with `more` arguments.
     #[track_caller]
     pub(crate) fn umount_with(&self, mountpoint: &Path, more: &[&str]) {
-        self.run_when_free([&["umount", mountpoint.to_str().unwrap()], more].concat()).expect(0, &[]);
+        let words = [&["umount", mountpoint.to_str().unwrap()], more].concat();
+        umount_when_free(|| self.run(&words)).expect(0, &[]);
     }
 }
 
@@ -416,6 +426,31 @@ pub(crate) fn repeat_while<A>(is_busy: impl Fn(&A) -> bool, mut ask: impl FnMut(
         }
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Unmounts, again and again while the mount is in use, see [`repeat_while`]. When a copy of an unmounted mount goes
+/// away, the mount ends, and there is none any more: that is a success too.
+pub(crate) fn umount_when_free(mut umount: impl FnMut() -> Output) -> Output {
+    let mut was_elsewhere = false;
+    let mut output = repeat_while(Output::is_busy, || {
+        let output = umount();
+        was_elsewhere |= output.text.contains("in use elsewhere");
+        output
+    });
+    if was_elsewhere && output.code == Some(NOT_MOUNTED) {
+        output.code = Some(0);
+    }
+    output
+}
+
+/// Waits until a change of a file gives it another time than this one. Files carry the time of the last timer
+/// interrupt. A machine that is short of CPU time may have none for longer than any fixed wait.
+#[track_caller]
+pub(crate) fn wait_for_a_later_time(time: (i64, i64)) {
+    wait_until("a later time is another", || {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        (now.tv_sec, now.tv_nsec) > time
+    });
 }
 
 /// How often a test repeats what happens at random: `default`, or the value of the variable.

@@ -171,7 +171,7 @@ fn the_keeper_has_no_more_descriptors_than_the_kernel_has_nodes() {
             names.iter().for_each(|name| fs::write(name, b"x").unwrap());
             names
         });
-        assert!(kept_descriptors(&kept) >= before + 400, "{}", kept_descriptors(&kept));
+        wait_until("the keeper has them", || kept_descriptors(&kept) >= before + 400);
         kept.replace_server();
         as_user(|| names.iter().for_each(|name| fs::remove_file(name).unwrap()));
         wait_until("their descriptors are closed", || kept_descriptors(&kept) <= before + 5);

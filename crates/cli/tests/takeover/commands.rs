@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 
 use super::kept::Kept;
-use crate::rig::{Process, Scratch, need_fuse, wait_until};
+use crate::rig::{PATIENCE, Process, Scratch, need_fuse, wait_until};
 
 #[test]
 fn status_shows_who_keeps_a_mount_and_how_often_it_was_taken_over() {
@@ -97,11 +98,15 @@ fn only_a_kept_mount_can_be_restarted() {
 
 #[test]
 fn metrics_are_served_by_the_successor() {
-    let address = "127.0.0.1:19817";
-    let mut kept = Kept::new(&["--metrics", address]);
+    // No other process listens at this address of the loopback interface, so that a free port stays free.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let free = TcpListener::bind((Ipv4Addr::new(127, 98, high, low), 0)).unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let mut kept = Kept::new(&["--metrics", &address]);
     (0..3).for_each(|_| kept.replace_server());
-    let mut stream = std::net::TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut page = String::new();
     std::io::Read::read_to_string(&mut stream, &mut page).unwrap();

@@ -48,7 +48,15 @@ impl<'s> KeptDaemon<'s> {
     /// How often it was taken over, and the pid of the process that serves it.
     #[track_caller]
     fn lives(&self) -> (u64, u64) {
-        let list = self.get().json("ls");
+        let mut list = serde_json::Value::Null;
+        // A takeover may take longer than the command waits for an answer.
+        wait_until("the daemon answers", || {
+            let output = self.run(&["ls", "--json"]);
+            if output.code == Some(0) {
+                list = serde_json::from_str(&output.text).unwrap();
+            }
+            output.code == Some(0)
+        });
         (list["kept"]["takeovers"].as_u64().unwrap(), list["pid"].as_u64().unwrap())
     }
 
@@ -319,15 +327,15 @@ fn a_restart_replaces_the_daemon_of_all_volumes_once() {
     scratch.run(["restart", "--all"]).expect(0, &["Restarted the daemon of", "programs waited for"]);
     let (takeovers, second) = daemon.lives();
     assert!(takeovers == 1 && first != second);
+    // Earlier lines may come late.
+    let mut lines = std::iter::repeat_with(|| heard.recv_timeout(PATIENCE).unwrap());
+    let line = lines.find(|line| line.contains("taken over")).unwrap();
+    assert!(line.contains(&second.to_string()), "{line}");
     scratch.run(["restart", b.1.to_str().unwrap()]).expect(0, &["Restarted the daemon of b"]);
     scratch.run(["upgrade", "--all"]).expect(0, &["Upgraded the daemon of"]);
     assert_eq!(daemon.lives().0, 3);
     file.write_all(b"after").unwrap();
     drop(file);
-    // Earlier lines may come late.
-    let mut lines = std::iter::repeat_with(|| heard.recv_timeout(PATIENCE).unwrap());
-    let line = lines.find(|line| line.contains("taken over")).unwrap();
-    assert!(line.contains(&second.to_string()), "{line}");
     drop(events);
     daemon.end();
     assert_eq!(fs::read_to_string(a.0.join("file")).unwrap(), "before after");

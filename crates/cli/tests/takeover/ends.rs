@@ -4,6 +4,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -90,6 +91,9 @@ fn a_server_that_dies_before_it_has_mounted_leaves_nothing() {
     let (from, to, arena) = (source.to_str().unwrap(), mountpoint.to_str().unwrap(), scratch.arena("a"));
     let words = ["mount", "--keep", from, to, "--cache", "32MiB", "--arena", arena.to_str().unwrap()];
     let command = scratch.command(words);
+    // The server takes this lock before it mounts.
+    let lock = fs::File::create(scratch.path.join("run/lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
     let killing = thread::spawn({
         let log = scratch.path.join("pid");
         move || -> Option<Pid> {
@@ -98,6 +102,8 @@ fn a_server_that_dies_before_it_has_mounted_leaves_nothing() {
                 let keeper = fs::read_to_string(&log).ok().and_then(|pid| Pid::from_raw(pid.trim().parse().ok()?));
                 if let Some(server) = keeper.and_then(|keeper| children(keeper).first().copied()) {
                     kill_process(server, Signal::KILL).unwrap();
+                    // A child that another test starts may have a copy of the descriptor.
+                    flock(&lock, FlockOperation::Unlock).unwrap();
                     return Some(server);
                 }
                 thread::sleep(Duration::from_micros(200));
@@ -134,7 +140,7 @@ fn a_mount_is_given_up_after_ten_servers_that_fail_and_its_data_is_kept() {
     output.expect(1, &["the mount process failed 10 times in a row", "is given up", "mount", "again to write it back"]);
     assert_eq!(output.text.matches("another one takes over").count(), 10, "{}", output.text);
     fs::rename(&away, &kept.source).unwrap();
-    kept.scratch.run(["status"]).expect(0, &["which died"]);
+    kept.scratch.status_after_death().expect(0, &["which died"]);
 
     let again = kept.scratch.mount(&kept.source, &kept.mountpoint, &[]);
     assert_eq!(fs::read(kept.mountpoint.join("file")).unwrap(), b"content");

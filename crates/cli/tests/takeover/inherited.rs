@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::kept::Kept;
 use crate::rig::arena::{damage_record, frame_of};
-use crate::rig::{bytes, wait_until};
+use crate::rig::{bytes, wait_for_a_later_time, wait_until};
 use crate::sys::Mapped;
 
 fn new_file(path: &std::path::Path) -> File {
@@ -167,7 +167,8 @@ fn p09_a_change_of_the_source_during_the_pause_is_seen() {
     File::open(&path).unwrap().sync_all().unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"before");
     assert_eq!(fs::read(&path).unwrap(), b"before", "from the kernel's cache");
-    thread::sleep(Duration::from_millis(20));
+    let changed = fs::metadata(kept.source.join("file")).unwrap();
+    wait_for_a_later_time((changed.ctime(), changed.ctime_nsec()));
     fs::write(kept.source.join("file"), b"behind").unwrap();
     kept.replace_server();
     thread::sleep(Duration::from_millis(1100)); // names and attributes are cached for a second

@@ -108,10 +108,19 @@ impl Kept {
     /// The status of the mount.
     #[track_caller]
     pub(super) fn status(&self) -> Value {
-        let output = self.run(&["status", "--json"]);
-        output.expect(0, &[]);
-        let all: Value = serde_json::from_str(&output.text).unwrap_or_else(|_| panic!("{}", output.text));
-        all["mounts"][0].clone()
+        let mut found = Value::Null;
+        // A takeover may take longer than the command waits for an answer.
+        wait_until("a process answers", || {
+            let output = self.run(&["status", "--json"]);
+            output.expect(0, &[]);
+            if output.text.contains("does not answer") {
+                return false;
+            }
+            let all: Value = serde_json::from_str(&output.text).unwrap_or_else(|_| panic!("{}", output.text));
+            found = all["mounts"][0].clone();
+            !found.is_null()
+        });
+        found
     }
 
     #[track_caller]

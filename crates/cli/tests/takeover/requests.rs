@@ -307,7 +307,7 @@ impl Rig {
         }
         caller.join().unwrap_or_else(|_| panic!("{what}"));
         // A process that dies after the answer does so a little later than the call returns.
-        let has_died = (0..200).any(|_| {
+        let has_died = (0..12_000).any(|_| {
             let is_obeyed = fs::read_to_string(&self.orders).unwrap().is_empty();
             thread::sleep(Duration::from_millis(if is_obeyed { 0 } else { 10 }));
             is_obeyed

@@ -110,8 +110,10 @@ mod tests {
     #[test]
     fn this_process_holds_the_file_system_of_its_program() {
         let stat = fs::metadata("/proc/self/exe").unwrap();
-        let holders = of(std::os::unix::fs::MetadataExt::dev(&stat));
-        assert!(holders.iter().any(|holder| holder.pid == std::process::id()), "{holders:?}");
+        let dev = std::os::unix::fs::MetadataExt::dev(&stat);
+        let is_found = || of(dev).iter().any(|holder| holder.pid == std::process::id());
+        // On a very busy machine a process may not be examined in time.
+        assert!((0..20).any(|_| is_found()));
     }
 
     #[test]

@@ -146,8 +146,12 @@ mod tests {
 
     #[test]
     fn every_process_is_asked_in_the_order_of_their_ids() {
-        let asked: Vec<u32> = each_process(Some).collect();
-        assert!(asked.is_sorted() && asked.contains(&std::process::id()));
+        // On a very busy machine a process may not answer in time.
+        assert!((0..20).any(|_| {
+            let asked: Vec<u32> = each_process(Some).collect();
+            assert!(asked.is_sorted(), "{asked:?}");
+            asked.contains(&std::process::id())
+        }));
     }
 
     #[test]

@@ -250,7 +250,7 @@ fn a_session_answers_each_malformed_request_once_and_survives() {
     let _session = Session::start(&pool, transport, &InitOptions::default(), file_system.clone()).unwrap();
     assert_eq!(peer.answer().unwrap().unique, 2);
     let mut unique = 100;
-    fuzz(4, |random| {
+    let mut case = |random: &mut Random| {
         let (opcode, body) = request(random);
         unique += 2;
         let mut bytes = message(opcode, unique, random.next(), &[&body]);
@@ -264,7 +264,14 @@ fn a_session_answers_each_malformed_request_once_and_survives() {
             assert_eq!(peer.answer().unwrap().unique, unique, "{bytes:02x?}");
         }
         assert_eq!(peer.answer().unwrap().unique, PROBE, "{bytes:02x?}");
-    });
+    };
+    // On a slow machine there may be no forget among the first cases.
+    for _ in 0..20 {
+        fuzz(4, &mut case);
+        if file_system.forgotten.load(Ordering::Relaxed) > 0 {
+            break;
+        }
+    }
     assert!(file_system.calls.load(Ordering::Relaxed) > 0 && file_system.forgotten.load(Ordering::Relaxed) > 0);
 }
 

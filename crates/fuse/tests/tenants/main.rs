@@ -248,6 +248,9 @@ fn a_reused_thread_id_is_looked_up_again() {
 #[test]
 fn another_pid_namespace_is_rejected_and_the_error_names_alternatives() {
     const INSIDE: &str = "SLACKWATER_TENANTS_INSIDE";
+    /// Runs a program without the mounts of other tests, which it would keep in use. Only for a mount namespace of its
+    /// own. The helper of umount(8) is not called: it would reach the process of a mount.
+    const WITHOUT_VOLUMES: &str = "umount -cil -a -t fuse.slackwater; exec \"$0\" \"$@\"";
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp(0)));
     if std::env::var_os(INSIDE).is_some() {
         let refusal = Tenants::new(TenantBy::Cgroup, BTreeMap::new(), Arc::clone(&clock)).err().unwrap().to_string();
@@ -258,7 +261,8 @@ fn another_pid_namespace_is_rejected_and_the_error_names_alternatives() {
     }
     let own = std::env::current_exe().unwrap();
     // With its own /proc, and with that of the host.
-    for options in [&["--pid", "--fork", "--mount-proc"][..], &["--pid", "--fork"]] {
+    let own_proc = ["--pid", "--fork", "--mount-proc", "--propagation", "private", "sh", "-c", WITHOUT_VOLUMES];
+    for options in [&own_proc[..], &["--pid", "--fork"]] {
         let mut unshare = Command::new("unshare");
         unshare
             .args(options)

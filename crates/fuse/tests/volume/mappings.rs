@@ -229,5 +229,6 @@ fn a_killed_program_whose_pages_wait_exits_with_a_forced_unmount() {
     let request = UmountRequest { deadline: Some(LONG), force: true, discard: true, ..UmountRequest::default() };
     within("the unmount", move || mounted.umount(request, &|_| {})).unwrap();
     assert!(wait(&mut mapper.child).is_some(), "the killed program hangs");
-    assert_eq!(rig.mounted.parked_bytes(), 0);
+    // A page is answered before its payload is freed.
+    until("no page waits any more", || rig.mounted.parked_bytes() == 0);
 }

@@ -37,11 +37,12 @@ fn the_processes_that_keep_a_mount_busy_are_named() {
         let holders = rig.mounted.holders();
         holders.len() == 2 && holders.iter().any(|holder| holder.command == "sleep")
     });
-    let error = rig.umount_at_once().unwrap_err();
     let mut wanted =
         [(tail.id(), rig.file("d/open").display().to_string()), (sleep.id(), rig.file("d").display().to_string())];
     wanted.sort();
-    assert_eq!(holders(&error), wanted);
+    // On a very busy machine a process may not be examined in time.
+    let mut errors = (0..20).map(|_| rig.umount_at_once().unwrap_err());
+    let error = errors.find(|error| holders(error) == wanted).expect("both programs are named, and no others");
     assert!(error.to_string().contains(&format!("sleep ({})", sleep.id())), "{error}");
     fs::write(rig.file("still"), b"works").unwrap();
     for child in [&mut tail, &mut sleep] {
@@ -116,9 +117,10 @@ fn an_unmount_under_load_loses_nothing() {
     let (path, count) = (rig.path.clone(), written.clone());
     let writer = std::thread::spawn(move || {
         // Between two files the mount is not in use, so an unmount can succeed; then the mount point is an empty
-        // directory.
+        // directory. The pause grows, since an unmount has to write back within it.
+        let begun = Instant::now();
         for number in 0.. {
-            std::thread::sleep(Duration::from_millis(3));
+            std::thread::sleep(Duration::from_millis(3).max(begun.elapsed() / 20));
             match File::options().write(true).create_new(true).open(path.join(format!("{number}"))) {
                 Ok(file) if path.join("marker").exists() || file.metadata().unwrap().dev() != dev_of(&path) => {
                     file.write_all_at(&pattern(number as u8, 10_000), 0).unwrap();
@@ -153,10 +155,14 @@ fn after_the_deadline_the_volume_is_still_mounted_and_complete() {
     fs::write(rig.file("a"), pattern(2, 1_000_000)).unwrap();
     let steps = Mutex::new(Vec::new());
     let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
-    let error = umount(&rig.mounted, soon, &|progress| steps.lock().unwrap().push(progress)).unwrap_err();
-    assert!(matches!(error, MountedError::Deadline { dirty_bytes: 1_000_000.., .. }), "{error}");
+    // On a very busy machine the deadline may pass before the first report.
+    let is_reported = (0..20).any(|_| {
+        let error = umount(&rig.mounted, soon, &|progress| steps.lock().unwrap().push(progress)).unwrap_err();
+        assert!(matches!(error, MountedError::Deadline { dirty_bytes: 1_000_000.., .. }), "{error}");
+        !steps.lock().unwrap().is_empty()
+    });
+    assert!(is_reported, "progress is reported");
     assert!(steps.lock().unwrap().iter().all(|progress| progress.step == Step::Flushing && progress.bytes_left > 0));
-    assert!(!steps.lock().unwrap().is_empty());
     fs::write(rig.file("b"), b"works").unwrap();
     assert_same(&fs::read(rig.file("a")).unwrap(), &pattern(2, 1_000_000));
     rig.faults.clear();
@@ -230,18 +236,18 @@ fn a_forced_unmount_does_not_wait_for_one_without_a_deadline() {
 fn an_unmount_that_gives_up_on_a_stall_waits_while_data_moves() {
     let rig = Rig::new();
     rig.faults.add(Rule::hold().on("write"));
-    let stall = Duration::from_secs(1);
+    let stall = Duration::from_secs(5);
     (0..6).for_each(|n| fs::write(rig.file(n.to_string()), pattern(n, 100_000)).unwrap());
     let request = UmountRequest { stall: Some(stall), ..UmountRequest::default() };
     let mounted = rig.mounted.clone();
     let error = within("the unmount", move || umount(&mounted, request, &|_| {})).unwrap_err();
     assert!(matches!(error, MountedError::Deadline { dirty_bytes: 600_000.., .. }), "{error}");
-    // Six writes, one every half stall time, take longer than the stall time together.
+    // Six writes, one every fifth of the stall time, take longer than the stall time together.
     let mounted = rig.mounted.clone();
     let unmounting = std::thread::spawn(move || umount(&mounted, request, &|_| {}));
     let mut released = 0;
     until("all data is written back", || {
-        std::thread::sleep(stall / 2);
+        std::thread::sleep(stall / 5);
         released += usize::from(rig.faults.held().first().is_some_and(|held| rig.faults.release(held.ticket)));
         unmounting.is_finished()
     });
@@ -273,14 +279,17 @@ fn a_failed_discard_does_not_affect_a_later_unmount() {
     let discard = UmountRequest { deadline: Some(LONG), discard: true, ..UmountRequest::default() };
     let soon = UmountRequest { deadline: Some(Duration::from_millis(300)), ..UmountRequest::default() };
     let refused = AtomicUsize::new(0);
-    let error = umount(&rig.mounted, soon, &|_| {
-        let second = || rig.mounted.umount(discard, &|_| {});
-        let second = std::thread::scope(|scope| scope.spawn(second).join().unwrap());
-        assert!(matches!(second, Err(MountedError::InProgress)), "{second:?}");
-        refused.fetch_add(1, Ordering::Relaxed);
+    // On a very busy machine the deadline may pass before the first report.
+    until("an unmount reports progress", || {
+        let error = umount(&rig.mounted, soon, &|_| {
+            let second = || rig.mounted.umount(discard, &|_| {});
+            let second = std::thread::scope(|scope| scope.spawn(second).join().unwrap());
+            assert!(matches!(second, Err(MountedError::InProgress)), "{second:?}");
+            refused.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(matches!(error, Err(MountedError::Deadline { .. })), "{error:?}");
+        refused.load(Ordering::Relaxed) > 0
     });
-    assert!(matches!(error, Err(MountedError::Deadline { .. })), "{error:?}");
-    assert!(refused.into_inner() > 0);
     fs::write(rig.file("b"), pattern(2, 100_000)).unwrap();
     until("umount(2) succeeds", || unmount(&rig.path, false).is_ok());
     rig.faults.clear();

@@ -147,7 +147,7 @@ fn children() -> Vec<u32> {
 fn answers(pid: u32) -> bool {
     let (send, answer) = mpsc::channel();
     std::thread::spawn(move || send.send(fs::read(format!("/proc/{pid}/maps")).is_ok()));
-    answer.recv_timeout(Duration::from_millis(500)).is_ok()
+    answer.recv_timeout(Duration::from_secs(5)).is_ok()
 }
 
 #[test]
@@ -257,7 +257,8 @@ fn p06_mappings_of_a_hung_volume_take_only_its_share_and_no_threads() {
         mapper.done();
         mapper.end();
         hung.umount().unwrap();
-        assert_eq!(hung.mounted.parked_bytes(), 0);
+        // A page is answered before its payload is freed.
+        until("no page waits any more", || hung.mounted.parked_bytes() == 0);
         let stored = fs::read(hung.stored("a")).unwrap();
         assert!(stored.len() == MAPPED && stored.chunks(4096).all(|page| page[..6] == *b"filled"));
     });

@@ -15,7 +15,7 @@ use slackwater_sync::shim::model::executions;
 /// For orderings that full barriers on both sides also provide.
 const TOKENS: &[AsymModel] = &[AsymModel::Tokens];
 
-const TIME_LIMIT: Duration = Duration::from_secs(100);
+const TIME_LIMIT: Duration = Duration::from_secs(600);
 const FOUND: &str = "found at execution";
 
 /// The scenario that must fail without this site, and the models of the asymmetric fence in which it must.

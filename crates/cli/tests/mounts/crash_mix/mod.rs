@@ -23,7 +23,7 @@ use rustix::mount::mount_bind;
 use self::log::Event;
 use self::model::{Files, Found, State, check_set_id, replay, saved_bytes, slotted_bytes};
 use self::worker::Orders;
-use crate::rig::{Process, Scratch, need_fuse};
+use crate::rig::{Process, Scratch, is_enough, need_fuse};
 use crate::runs;
 
 /// Number of kills, as in `kills`.
@@ -32,7 +32,7 @@ const RUNS: u64 = 8;
 const SEED_VARIABLE: &str = "SLACKWATER_CRASH_MIX_SEED";
 /// The longest time that workers run, except for an occasional long run, in which stores reach their age limit.
 const LIFE_US: u64 = 300_000;
-const LONG_LIFE_US: u64 = 3_500_000;
+const LONG_LIFE_US: u64 = 6_000_000;
 /// A killed process that takes longer is stuck.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 const QUIET_AFTER_MS: u64 = 400;
@@ -297,8 +297,7 @@ fn a_killed_mount_loses_nothing_whatever_was_in_progress() {
     let by_chance = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     let seed = Seed(runs(SEED_VARIABLE, by_chance));
     let mut world = World::new(seed.0);
-    let kills = runs(RUNS_VARIABLE, RUNS);
-    while world.figures.kills < kills {
+    while !is_enough(world.figures.kills, RUNS_VARIABLE, RUNS, world.figures.operations == 0) {
         world.live();
     }
     println!("seed {}: {:?}", seed.0, world.figures);

@@ -19,7 +19,7 @@ pub(crate) const SET_ID: u32 = 0o6000;
 
 /// Age at which a store counts as acknowledged. The mount fetches it at half of `--dirty-expire` (100 ms); the rest is
 /// slack for a loaded machine.
-const FETCHED_MS: u64 = 2500;
+const FETCHED_MS: u64 = 5000;
 
 fn chunk(number: u64) -> Vec<u8> {
     format!("{number:08}").into_bytes()
