@@ -104,17 +104,22 @@ impl<T: Send + 'static> Closer<T> {
         drop(state);
         drop(node);
     }
+
+    /// Waits until all nodes that were dropped are closed, at most `within`.
+    pub(super) fn wait_closed(&self, within: Duration) {
+        let mut state = self.0.state.lock();
+        let mut is_late = false;
+        while !is_late && (state.is_closing || !state.nodes.is_empty()) {
+            is_late = self.0.drained.wait_timeout(&mut state, within);
+        }
+    }
 }
 
 impl<T: Send + 'static> Drop for Closer<T> {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.is_ended = true;
+        self.0.state.lock().is_ended = true;
         self.0.work.notify_all();
-        let mut is_late = false;
-        while !is_late && (state.is_closing || !state.nodes.is_empty()) {
-            is_late = self.0.drained.wait_timeout(&mut state, LAST_NODES_WITHIN);
-        }
+        self.wait_closed(LAST_NODES_WITHIN);
     }
 }
 
@@ -237,6 +242,18 @@ mod tests {
         while queue.strong_count() > 0 {
             thread::yield_now(); // K4: the thread has it
         }
+    }
+
+    #[test]
+    fn closing_nodes_are_waited_for_within_a_limit() {
+        let closer = Closer::new();
+        let (node, let_go, is_closed) = slow(Some(&closer));
+        drop(node);
+        closer.wait_closed(Duration::from_millis(1));
+        assert!(is_closed.try_recv().is_err(), "the server has not answered");
+        drop(let_go);
+        closer.wait_closed(Duration::from_secs(600));
+        is_closed.try_recv().expect("it was waited for");
     }
 
     #[test]

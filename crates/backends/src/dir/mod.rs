@@ -83,8 +83,8 @@ const THREADS_MAX: usize = 8;
 /// rest is as many as the units in flight of [`limits`].
 const THREADS_RESERVED: usize = 2;
 
-/// How long the end of a volume waits for its threads. A call that is answered has only references left to drop, but on a
-/// busy machine that may take 20 ms.
+/// How long the end of a volume waits for its threads, and then for nodes that are being closed. A call that is answered has
+/// only references left to drop, but on a busy machine that may take 20 ms.
 const SETTLES_WITHIN: Duration = Duration::from_millis(200);
 
 /// A volume in a directory of a mounted file system.
@@ -173,6 +173,9 @@ impl Backend for DirBackend {
 
     fn settle(&self) {
         let _is_idle = self.workers.wait_idle(SETTLES_WITHIN);
+        if let Some(closer) = &self.volume.closer {
+            closer.wait_closed(SETTLES_WITHIN);
+        }
     }
 
     fn limits(&self) -> Limits {

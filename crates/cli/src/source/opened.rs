@@ -103,6 +103,11 @@ impl Opened {
         }
     }
 
+    /// Whether it is a directory.
+    pub(crate) fn is_directory(&self) -> bool {
+        matches!(self, Self::Directory { .. })
+    }
+
     /// Everything that programs had open in an inherited mount is open again: other files without a name are freed.
     pub(crate) fn inherited_all(&self) {
         match self {

@@ -72,8 +72,8 @@ pub trait Backend: Send + Sync + 'static {
         self.submit(call);
     }
 
-    /// Waits until the threads that make calls hold nothing of those that are answered, such as descriptors. The volume has
-    /// ended, and calls that their callers gave up may still run. A layer passes this on.
+    /// Waits until the threads that make calls hold nothing of those that are answered, such as descriptors, and dropped nodes
+    /// are closed. The volume has ended, and calls that their callers gave up may still run. A layer passes this on.
     ///
     /// # Blocking
     /// For a moment only, whatever the device does.

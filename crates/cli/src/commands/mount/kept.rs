@@ -179,7 +179,7 @@ fn recover(
     let engine = left.recover(Arc::new(SystemClock), tunables(arguments.dirty_ratio(), arguments.dirty_expire()));
     // First, because it finds the tenants of unwritten data.
     let tenancy = front_end::tenancy(arguments.tenant_by(), options::of_tenants(arguments), &engine)?;
-    let volume = engine.mount(&entry.identity, backend).map_err(not_taken_over)?;
+    let volume = engine.mount(&entry.identity, Arc::clone(&backend)).map_err(not_taken_over)?;
     let (name, mountpoint) = (entry.source.name(), &entry.mountpoint);
     let front_end = FrontEnd::open(&front_end::pool(true)?, &volume, name, mountpoint, options, tenancy, Some(kept))?;
     let shrunk: Engine = engine.clone();
@@ -187,7 +187,8 @@ fn recover(
     if let Some(filler) = filler {
         arena_file::fill(filler);
     }
-    Ok(Mounted { pressure, engine, volume, front_end, source })
+    let backend = source.is_directory().then_some(backend);
+    Ok(Mounted { pressure, engine, volume, front_end, source, backend })
 }
 
 /// Exits for a successor. Nothing is released: the keeper has all of it.

@@ -27,8 +27,11 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use humantime::format_duration;
+use slackwater::backend::Backend;
 use slackwater::{Engine, SuperBlock};
 use slackwater_arena::size;
 use slackwater_backends::SystemClock;
@@ -66,6 +69,12 @@ use self::main_loop::MainLoop;
 /// Descriptors for files of the source, up to three each, and for everything else. When they are short, clean files are
 /// closed.
 const DESCRIPTORS: u64 = 64 << 10;
+
+/// How long the end of a mount waits for the last users of its directory, and how often it looks. They have only references
+/// left to drop.
+const LAST_USERS_WITHIN: Duration = Duration::from_millis(200);
+const LAST_USERS_LOOK: Duration = Duration::from_micros(100);
+
 /// Mounts, and stays until it is unmounted.
 ///
 /// # Errors
@@ -287,6 +296,8 @@ struct Mounted {
     volume: Arc<SuperBlock>,
     front_end: Arc<FrontEnd>,
     source: Opened,
+    /// Of a directory.
+    backend: Option<Arc<dyn Backend>>,
 }
 
 impl Mounted {
@@ -309,7 +320,7 @@ impl Mounted {
         let opened = || -> Result<Self, Failure> {
             let engine =
                 Engine::new(arena, Arc::new(SystemClock), tunables(arguments.dirty_ratio(), arguments.dirty_expire()));
-            let mount = engine.mount(&entry.identity, backend);
+            let mount = engine.mount(&entry.identity, Arc::clone(&backend));
             let volume = mount.map_err(|error| Failure::failed(format!("cannot open the source: {error}")))?;
             let options = options::of_volume(arguments);
             let tenancy = front_end::tenancy(arguments.tenant_by(), options::of_tenants(arguments), &engine)?;
@@ -319,7 +330,8 @@ impl Mounted {
             let shrunk = engine.clone();
             let shrink = move |priority| shrunk.shrink(priority);
             let pressure = pressure::Listener::start(session.pressure(), shrink);
-            Ok(Self { pressure, engine, volume, front_end, source: source.clone() })
+            let backend = source.is_directory().then_some(backend);
+            Ok(Self { pressure, engine, volume, front_end, source: source.clone(), backend })
         };
         // Nothing was written yet: the file is empty.
         let mounted = opened().inspect_err(|_| drop(arena_file::remove(&entry.arena))).inspect_err(released)?;
@@ -336,6 +348,7 @@ impl Mounted {
     fn close(self, session: &Session, ownership: Ownership) -> (Result<(), Failure>, Option<Memory>) {
         let left = session.bytes_left_at_end();
         session.drop_references();
+        let backend = self.backend.filter(|_| left == 0 && !session.has_discarded());
         drop((self.front_end, self.volume));
         let memory = Memory { _pressure: self.pressure, _engine: self.engine };
         if left > 0 {
@@ -347,6 +360,9 @@ impl Mounted {
                 .advise("the next mount of the source writes the data back");
             return (Err(failure), None);
         }
+        if let Some(backend) = backend {
+            close_directory(backend);
+        }
         let closed = self.source.close(session.has_discarded());
         let removed = closed.and(arena_file::remove(&session.entry.arena));
         if removed.is_err() {
@@ -354,6 +370,15 @@ impl Mounted {
             ownership.registered.leave();
         }
         (removed, Some(memory))
+    }
+}
+
+/// Closes the directory of a volume that has ended. Threads that have just worked for the volume may use it for another
+/// moment. After that, its file system can be unmounted.
+fn close_directory(backend: Arc<dyn Backend>) {
+    let deadline = Instant::now() + LAST_USERS_WITHIN;
+    while Arc::strong_count(&backend) > 1 && Instant::now() < deadline {
+        thread::sleep(LAST_USERS_LOOK);
     }
 }
 
