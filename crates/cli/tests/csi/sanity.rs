@@ -1,16 +1,19 @@
 //! csi-sanity, the tests of the Container Storage Interface.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use crate::killing_proxy::KillingProxy;
 use crate::needs;
 use crate::plugin::{Plugin, mounts_in, names_in, records_in};
 use crate::process::Daemon;
-use crate::rig::{Output, Scratch, need_fuse};
+use crate::rig::{Scratch, need_fuse, run_within};
 
 const VERSION: &str = "v5.6.0";
+/// Of all its tests together.
+const LIMIT: Duration = Duration::from_secs(3600);
 
 /// The program, built once into the target directory. `None`: the test is skipped.
 fn program() -> Option<PathBuf> {
@@ -40,10 +43,8 @@ fn check(program: &Path, scratch: &Scratch, endpoint: &Path) {
     let mut command = Command::new(program);
     command.args(["--ginkgo.no-color", "--csi.endpoint"]).arg(format!("unix://{}", endpoint.display()));
     command.arg("--csi.mountdir").arg(mount).arg("--csi.stagingdir").arg(staging);
-    // It has a time limit of its own. With many kills of the plugin, it takes longer than a command may.
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    let output = Output { code: output.status.code(), text };
+    // With many kills of the plugin, it takes longer than a command may.
+    let output = run_within(command, LIMIT);
     output.expect(0, &[" 0 Failed"]);
     println!("{}", output.text.lines().filter(|line| line.contains(" Passed |")).collect::<String>());
 }

@@ -72,7 +72,11 @@ fn an_unmount_waits_for_a_mount_that_is_still_starting() {
         let mut mounting = starting.unwrap();
         // Asks from the moment on at which there is a process to ask.
         wait_until("it is on the list", || {
-            let asked = umount_when_free(|| scratch.run(["umount", name]));
+            let asked = umount_when_free(|| {
+                let asked = scratch.run(["umount", name]);
+                assert!(!asked.is_busy() || asked.text.contains("in use"), "{}", asked.text);
+                asked
+            });
             let is_listed = asked.code != Some(NOT_MOUNTED);
             if is_listed {
                 asked.expect(0, &[]);

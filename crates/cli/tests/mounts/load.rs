@@ -19,7 +19,7 @@ const WRITERS: u64 = 4;
 /// Number of attempts of each operation beside an appender.
 const ATTEMPTS: u64 = 25;
 /// The most sets of such attempts.
-const SETS: u64 = 5;
+const SETS: u64 = 3;
 
 /// Writes until an operation fails. Returns how much was acknowledged.
 fn write_until_it_fails(path: &Path, seed: u64) -> usize {

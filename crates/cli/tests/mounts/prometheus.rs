@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::bytes;
 use crate::metrics::address;
 use crate::needs;
-use crate::rig::{PATIENCE, Process, Scratch, need_fuse, run, wait_until};
+use crate::rig::{PATIENCE, Process, Scratch, free_address, need_fuse, run, wait_until};
 
 const DASHBOARDS: [&str; 3] = ["slackwater-host", "slackwater-volume", "slackwater-tenants"];
 const ALERTS: &str = "prometheus/slackwater-alerts.yaml";
@@ -49,11 +49,7 @@ impl Prometheus {
             dist(ALERTS)
         );
         fs::write(&config, text).unwrap();
-        // No other process listens at this address of the loopback interface, so that a free port stays free.
-        let [.., high, low] = std::process::id().to_be_bytes();
-        let free = TcpListener::bind((Ipv4Addr::new(127, 98, high, low), 0)).unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let address = free_address();
         let mut command = Command::new("prometheus");
         command.arg(format!("--config.file={}", config.display()));
         command.arg(format!("--storage.tsdb.path={}", scratch.dir("prometheus", 0o700).display()));

@@ -50,8 +50,10 @@ fn wait_until_it_waits(scratch: &Scratch, tower: &Tower, process: &Process) {
     };
     // Otherwise the mount process may be short of CPU time.
     let is_held_back = || {
-        let status = status(scratch, &tower.top);
-        ["paused", "parked"].iter().any(|how| status["writers"][*how].as_u64().unwrap() > 0)
+        let output = scratch.run(["status", "--json", tower.top.to_str().unwrap()]);
+        // It may not answer in time.
+        let status: serde_json::Value = serde_json::from_str(&output.text).unwrap_or_default();
+        ["paused", "parked"].iter().any(|how| status["mounts"][0]["writers"][*how].as_u64() > Some(0))
     };
     let mut before = (written(), Instant::now());
     wait_until("the hog waits", || {

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
 use crate::daemon::daemon;
-use crate::rig::{Mount, Scratch, need_fuse};
+use crate::rig::{Mount, Scratch, need_fuse, umount_when_free};
 use crate::store::stores;
 
 #[test]
@@ -40,7 +40,7 @@ fn each_command_and_each_process_of_a_mount_takes_the_credentials_from_the_file(
     fs::write(&config, table).unwrap();
     let mut process = daemon(&scratch, &store, &config);
     assert_eq!(fs::read(mountpoint.join("second")).unwrap(), b"written by the next process");
-    scratch.run_when_free(["umount", "one"]).expect(0, &[]);
+    umount_when_free(|| scratch.run(["umount", "one"])).expect(0, &[]);
     let words = ["mount", "--daemon", &store.url, mountpoint.to_str().unwrap(), "--credentials", file, "--name", "one"];
     scratch.run(words).expect(0, &["Mounted"]);
     fs::write(mountpoint.join("file"), "left").unwrap();

@@ -8,7 +8,7 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::rig::{Process, Scratch, need_fuse, wait_until};
+use crate::rig::{Process, Scratch, need_fuse, umount_when_free, wait_until};
 use crate::store::{Store, stores};
 
 /// A daemon that listens.
@@ -71,7 +71,7 @@ fn a_daemon_serves_object_volumes_and_continues_after_a_kill() {
         assert_eq!(fs::read(configured.join("dir/file")).unwrap(), b"kept");
         wait_until("the other volume is free", || store.run(&scratch, &mount).code == Some(0));
         assert_eq!(fs::read(other.join("dir/file")).unwrap(), b"kept");
-        scratch.run_when_free(["umount", "two"]).expect(0, &[]);
+        umount_when_free(|| scratch.run(["umount", "two"])).expect(0, &[]);
         process.signal(Signal::TERM);
         assert!(process.wait().success());
         assert_eq!(store.left(), Vec::<String>::new());

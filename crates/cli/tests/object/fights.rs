@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::programs::{Programs, State};
-use crate::rig::{Mount, Output, Scratch, bytes, is_enough, need_fuse, repeat_while, run, wait_until};
+use crate::rig::{Mount, Scratch, bytes, is_enough, need_fuse, run, umount_when_free, wait_until};
 use crate::store::{Store, stores};
 
 const FIGHTS_VARIABLE: &str = "SLACKWATER_MOUNT_FIGHTS";
@@ -106,7 +106,7 @@ fn fight(scratch: &Scratch, store: &Store, sides: &[Side<'_>; 2]) -> State {
     }
     let last = &sides[round as usize % 2];
     let umount = || run(last.command(&["umount", last.mountpoint.to_str().unwrap()]));
-    repeat_while(Output::is_busy, umount).expect(0, &[]);
+    umount_when_free(umount).expect(0, &[]);
     writer.wait().expect(0, &[]);
     state.assert_work();
     store.fsck(scratch);

@@ -6,6 +6,7 @@ pub(crate) mod arena;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -209,11 +210,17 @@ impl Output {
 
 /// Runs a command and waits for its end; kills it if it hangs.
 #[track_caller]
-pub(crate) fn run(mut command: Command) -> Output {
+pub(crate) fn run(command: Command) -> Output {
+    run_within(command, PATIENCE)
+}
+
+/// As [`run`], with another limit of its time.
+#[track_caller]
+pub(crate) fn run_within(mut command: Command, limit: Duration) -> Output {
     let mut child = Process(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let (stdout, stderr) = (child.0.stdout.take().unwrap(), child.0.stderr.take().unwrap());
     let readers = [read_all(stdout), read_all(stderr)];
-    let status = child.wait();
+    let status = child.wait_within(limit);
     let text = readers.map(|reader| reader.join().unwrap()).concat();
     Output { code: status.code(), text }
 }
@@ -275,7 +282,11 @@ impl Process {
     /// Waits for the end of the process.
     #[track_caller]
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
+        self.wait_within(PATIENCE)
+    }
+
+    fn wait_within(&mut self, limit: Duration) -> ExitStatus {
+        let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status;
@@ -387,6 +398,12 @@ impl Drop for Mount {
         let _ = self.process.0.kill();
         let _ = unmount(&self.mountpoint, UnmountFlags::DETACH);
     }
+}
+
+/// A free address. No other process listens at this address of the loopback interface, so that a free port stays free.
+pub(crate) fn free_address() -> SocketAddr {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    TcpListener::bind((Ipv4Addr::new(127, 98, high, low), 0)).unwrap().local_addr().unwrap()
 }
 
 /// Waits until a condition holds.

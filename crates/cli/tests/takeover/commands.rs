@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 
 use super::kept::Kept;
-use crate::rig::{PATIENCE, Process, Scratch, need_fuse, wait_until};
+use crate::rig::{PATIENCE, Process, Scratch, free_address, need_fuse, wait_until};
 
 #[test]
 fn status_shows_who_keeps_a_mount_and_how_often_it_was_taken_over() {
@@ -98,11 +98,7 @@ fn only_a_kept_mount_can_be_restarted() {
 
 #[test]
 fn metrics_are_served_by_the_successor() {
-    // No other process listens at this address of the loopback interface, so that a free port stays free.
-    let [.., high, low] = std::process::id().to_be_bytes();
-    let free = TcpListener::bind((Ipv4Addr::new(127, 98, high, low), 0)).unwrap();
-    let address = free.local_addr().unwrap().to_string();
-    drop(free);
+    let address = free_address().to_string();
     let mut kept = Kept::new(&["--metrics", &address]);
     (0..3).for_each(|_| kept.replace_server());
     let mut stream = TcpStream::connect(&address).unwrap();

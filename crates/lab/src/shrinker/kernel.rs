@@ -11,6 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::cycle::{Times, run_lanes};
 use crate::harness::time_us;
+use crate::interrupt;
 use crate::scratch::Scratch;
 use crate::sys::in_own_mounts;
 
@@ -44,7 +45,7 @@ fn cycle(directory: &Path, times: &mut Times) -> Result<()> {
         loop {
             match unmount(directory, UnmountFlags::empty()) {
                 // A child that another thread has just forked may have a copy of the file.
-                Err(Errno::BUSY) => std::thread::yield_now(),
+                Err(Errno::BUSY) => interrupt::check()?,
                 outcome => return outcome.context("cannot unmount a ramfs"),
             }
         }

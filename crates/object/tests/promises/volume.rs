@@ -46,7 +46,7 @@ impl Volume {
         Self::mount(Arc::new(Bucket::new()), Engine::new(arena, Arc::new(SystemClock), tunables))
     }
 
-    /// A new volume on whose store a request that hangs does so until the test releases it.
+    /// A new volume on whose store a request that hangs does so for half a minute, unless the test releases it.
     pub(crate) fn patient(tunables: Tunables) -> Self {
         let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap();
         let bucket = Arc::new(Bucket::patient(Patience::LONG));

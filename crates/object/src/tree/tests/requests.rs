@@ -1,7 +1,10 @@
 //! How many requests commits, listings and idle volumes cost.
 
 use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::ObjectStore;
 use object_store::memory::InMemory;
+use object_store::path::Path;
 use slackwater_sync::shim::Arc;
 
 use std::ffi::OsStr;
@@ -46,7 +49,9 @@ fn a_large_commit_is_one_put_too() {
         let tree = rig.open().await;
         take_inos(&tree, 100_000).await;
         tree.commit().await.expect("commits");
-        let before = count.counts();
+        let folder = Path::from("meta/wal");
+        let logs = async || rig.place.store.list(Some(&folder)).try_collect::<Vec<_>>().await.expect("lists").len();
+        let (before, logs_before) = (count.counts(), logs().await);
         let made = tree.run(|view| {
             (2..30_000).for_each(|ino| view.put(Key::Inode(ino), Bytes::from_static(&[7; 300])));
             Ok(())
@@ -55,6 +60,7 @@ fn a_large_commit_is_one_put_too() {
         tree.commit().await.expect("commits");
         let spent = count.counts().since(&before);
         // SlateDB stores a memtable of this size as a table too: a PUT, and one of the manifest. The commit waits for neither.
+        assert_eq!(logs().await - logs_before, 1, "{spent:?}");
         let creates = spent.of(Operation::Create);
         assert!((1..=2).contains(&creates) && spent.writes() - creates <= 1, "{spent:?}");
     });
@@ -192,7 +198,7 @@ fn names_in_a_cold_directory_are_looked_up_with_few_requests() {
             tree.run(|view| names::lookup(view, names::ROOT, OsStr::new(&name))).await.expect("finds");
         }
         let spent = count.counts().since(&before);
-        // A poll and a compaction may come between, which is some 40.
+        // A poll and a compaction may come between: some 40 requests.
         assert!(spent.total() <= 200, "{spent:?}");
     });
 }
