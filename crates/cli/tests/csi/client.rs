@@ -20,6 +20,11 @@ pub(crate) fn is_busy(answer: &Result<(), Refused>) -> bool {
     answer.as_ref().is_err_and(in_use)
 }
 
+/// Whether a call ended at its deadline.
+pub(crate) fn is_late(answer: &Result<(), Refused>) -> bool {
+    answer.as_ref().is_err_and(|refused| refused.code == Code::DeadlineExceeded)
+}
+
 /// Bytes before a message: no compression, and its length.
 const PREFIX: usize = 5;
 

@@ -74,7 +74,7 @@ impl Drop for Original {
 }
 
 /// Whether a process waits for a FUSE reply.
-fn is_asleep_in_a_request(pid: u32) -> bool {
+pub(crate) fn is_asleep_in_a_request(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("request_wait_answer"))
 }
 

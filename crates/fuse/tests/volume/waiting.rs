@@ -17,6 +17,7 @@ use slackwater_fuse::{MountedError, PoolOptions, UmountRequest};
 use crate::needs;
 use crate::programs::{LONG, spawn, until, wait};
 use crate::rig::{Rig, assert_same, new_home, pattern, within};
+use crate::tenants::is_asleep_in_a_request;
 
 /// A volume's share is half of the arena: it is full after 4 MiB.
 const ARENA_BYTES: u64 = 8 << 20;
@@ -161,11 +162,6 @@ fn callers_without_a_thread_are_queued_and_released_when_killed() {
     within("all callers", move || callers.into_iter().for_each(|caller| assert!(caller.join().unwrap().unwrap())));
     rig.umount().unwrap();
     assert_eq!(fs::read(rig.stored("cached")).unwrap(), b"written");
-}
-
-/// Whether a process waits for a FUSE reply.
-fn is_asleep_in_a_request(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("request_wait_answer"))
 }
 
 #[test]

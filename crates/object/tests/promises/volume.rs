@@ -42,14 +42,17 @@ pub(crate) fn slow() -> Tunables {
 impl Volume {
     /// A new volume.
     pub(crate) fn new(tunables: Tunables) -> Self {
-        let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap();
-        Self::mount(Arc::new(Bucket::new()), Engine::new(arena, Arc::new(SystemClock), tunables))
+        Self::over(Arc::new(Bucket::new()), tunables)
     }
 
     /// A new volume on whose store a request that hangs does so for half a minute, unless the test releases it.
     pub(crate) fn patient(tunables: Tunables) -> Self {
+        Self::over(Arc::new(Bucket::patient(Patience::LONG)), tunables)
+    }
+
+    /// With an empty cache.
+    fn over(bucket: Arc<Bucket>, tunables: Tunables) -> Self {
         let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap();
-        let bucket = Arc::new(Bucket::patient(Patience::LONG));
         Self::mount(bucket, Engine::new(arena, Arc::new(SystemClock), tunables))
     }
 
@@ -94,8 +97,7 @@ impl Volume {
         let bucket = self.bucket.clone();
         drop(self);
         bucket.lose_memory();
-        let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap();
-        Self::mount(bucket, Engine::new(arena, Arc::new(SystemClock), slow()))
+        Self::over(bucket, slow())
     }
 
     /// The process is killed: the next one finds its arena and its local log.
@@ -126,7 +128,6 @@ impl Volume {
 
     /// A new process after [`Volume::end`].
     pub(crate) fn again(bucket: Arc<Bucket>) -> Self {
-        let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap();
-        Self::mount(bucket, Engine::new(arena, Arc::new(SystemClock), slow()))
+        Self::over(bucket, slow())
     }
 }

@@ -187,7 +187,6 @@ fn recover(
     if let Some(filler) = filler {
         arena_file::fill(filler);
     }
-    let backend = source.is_directory().then_some(backend);
     Ok(Mounted { pressure, engine, volume, front_end, source, backend })
 }
 

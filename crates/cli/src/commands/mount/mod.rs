@@ -296,8 +296,7 @@ struct Mounted {
     volume: Arc<SuperBlock>,
     front_end: Arc<FrontEnd>,
     source: Opened,
-    /// Of a directory.
-    backend: Option<Arc<dyn Backend>>,
+    backend: Arc<dyn Backend>,
 }
 
 impl Mounted {
@@ -330,7 +329,6 @@ impl Mounted {
             let shrunk = engine.clone();
             let shrink = move |priority| shrunk.shrink(priority);
             let pressure = pressure::Listener::start(session.pressure(), shrink);
-            let backend = source.is_directory().then_some(backend);
             Ok(Self { pressure, engine, volume, front_end, source: source.clone(), backend })
         };
         // Nothing was written yet: the file is empty.
@@ -348,7 +346,8 @@ impl Mounted {
     fn close(self, session: &Session, ownership: Ownership) -> (Result<(), Failure>, Option<Memory>) {
         let left = session.bytes_left_at_end();
         session.drop_references();
-        let backend = self.backend.filter(|_| left == 0 && !session.has_discarded());
+        let is_closed_last = left == 0 && !session.has_discarded() && self.source.is_directory();
+        let backend = is_closed_last.then_some(self.backend);
         drop((self.front_end, self.volume));
         let memory = Memory { _pressure: self.pressure, _engine: self.engine };
         if left > 0 {
