@@ -45,19 +45,39 @@ impl Cargo {
 
     /// Like [`Cargo::run`] for `cargo test`; also adds up what the test programs report.
     pub(crate) fn run_tests(&self) -> Result<TestCount, String> {
+        let (passed, count, _) = self.test()?;
+        if passed { Ok(count) } else { Err(self.to_string()) }
+    }
+
+    /// The same for tests that take seconds together: if some fail, all run once more, and passing then is enough.
+    pub(crate) fn run_tests_again(&self) -> Result<Tested, String> {
+        let (passed, count, output) = self.test()?;
+        if passed {
+            return Ok(count.into());
+        }
+        let mut tested = Tested::from(self.run_tests()?);
+        tested.flaky.push(Flaky { name: self.to_string(), output });
+        Ok(tested)
+    }
+
+    /// Runs `cargo test` and passes its output on. Returns whether it passed, the sum of what the test programs report, and
+    /// the output.
+    fn test(&self) -> Result<(bool, TestCount, String), String> {
         println!("$ {self}");
         let cannot = |error: std::io::Error| format!("{self}: {error}");
         let mut child = self.command().stdout(Stdio::piped()).spawn().map_err(cannot)?;
-        let mut count = TestCount::default();
+        let (mut count, mut said) = (TestCount::default(), String::new());
         let mut output = BufReader::new(child.stdout.take().expect("stdout was piped one line above"));
         let mut line = Vec::new();
         while output.read_until(b'\n', &mut line).map_err(cannot)? > 0 {
             std::io::stdout().write_all(&line).map_err(cannot)?;
-            count += TestCount::of_line(&String::from_utf8_lossy(&line));
+            let text = String::from_utf8_lossy(&line);
+            count += TestCount::of_line(&text);
+            said += &text;
             line.clear();
         }
         let status = child.wait().map_err(cannot)?;
-        if status.success() { Ok(count) } else { Err(self.to_string()) }
+        Ok((status.success(), count, said))
     }
 
     /// Runs to the end and returns what was written to standard output.
@@ -120,6 +140,34 @@ impl fmt::Display for TestCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.failed == 0 { "ok" } else { "FAILED" };
         write!(f, "{verdict}. {} passed; {} failed; {} ignored", self.passed, self.failed, self.ignored)
+    }
+}
+
+/// The results of a check: how many tests passed and failed, and which were flaky.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tested {
+    pub(crate) count: TestCount,
+    /// The tests that passed only when they ran once more.
+    pub(crate) flaky: Vec<Flaky>,
+}
+
+/// Tests that failed and then passed alone, and what they printed when they failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Flaky {
+    pub(crate) name: String,
+    pub(crate) output: String,
+}
+
+impl From<TestCount> for Tested {
+    fn from(count: TestCount) -> Tested {
+        Tested { count, flaky: Vec::new() }
+    }
+}
+
+impl AddAssign for Tested {
+    fn add_assign(&mut self, other: Tested) {
+        self.count += other.count;
+        self.flaky.extend(other.flaky);
     }
 }
 

@@ -21,6 +21,8 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
+use steps::Extent;
+
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies below the workspace root");
     if let Err(error) = std::env::set_current_dir(root) {
@@ -38,9 +40,10 @@ fn main() -> ExitCode {
         ["dist", ref options @ ..] if !options.is_empty() => dist::run(options),
         ["api"] => tidy::rewrite_api(),
         ["site"] => site::make(),
-        ["ci"] => steps::run(steps::STEPS.iter()),
-        ["ci", "--quick"] => steps::run(steps::STEPS.iter().filter(|step| !step.is_slow)),
-        [name] if steps::named(name).next().is_some() => steps::run(steps::named(name)),
+        ["ci"] => steps::run(steps::of(Extent::Gate), Extent::Gate),
+        ["ci", "--full"] => steps::run(steps::of(Extent::Full), Extent::Full),
+        [name] if steps::named(name).next().is_some() => steps::run(steps::named(name), Extent::Gate),
+        [name, "--full"] if steps::named(name).next().is_some() => steps::run(steps::named(name), Extent::Full),
         _ => Err(format!("unknown arguments: {}\n\n{}", arguments.join(" "), steps::help())),
     };
     match outcome {

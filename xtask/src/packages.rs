@@ -13,33 +13,37 @@ use crate::suites::{is_installed, is_root};
 /// A program and the package that has it.
 type Program = (&'static str, &'static str);
 
-/// The programs that tests run.
+/// The programs that tests of the gate run.
 pub(crate) const FOR_TESTS: &[Program] = &[
     ("setfacl", "acl"),
     ("setfattr", "attr"),
     ("bindfs", "bindfs"),
     ("busybox", "busybox-static"),
-    ("chromium", "chromium"),
-    ("crun", "crun"),
     ("curl", "curl"),
     ("fio", "fio"),
     ("fuser", "psmisc"),
     ("fusermount3", "fuse3"),
     ("git", "git"),
     ("openssl", "openssl"),
-    ("pg_ctlcluster", "postgresql"),
     ("pip3", "python3-pip"),
-    // 40 MB with crun and busybox. The same test runs with Docker where it is installed; its package docker.io has 250 MB.
-    ("podman", "podman"),
-    ("prometheus", "prometheus"),
-    ("promtool", "prometheus"),
     ("python3", "python3"),
     ("rsync", "rsync"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
+    ("mkfs.xfs", "xfsprogs"),
+];
+
+/// The large programs, which only tests marked `long` run.
+pub(crate) const FOR_LONG_TESTS: &[Program] = &[
+    ("chromium", "chromium"),
+    ("crun", "crun"),
+    ("pg_ctlcluster", "postgresql"),
+    // 40 MB with crun and busybox. The same test runs with Docker where it is installed; its package docker.io has 250 MB.
+    ("podman", "podman"),
+    ("prometheus", "prometheus"),
+    ("promtool", "prometheus"),
     ("stress-ng", "stress-ng"),
     ("linux.uml", "user-mode-linux"),
-    ("mkfs.xfs", "xfsprogs"),
 ];
 
 /// The programs that packages are made and tried with.
@@ -52,7 +56,7 @@ const ESSENTIAL: &[Program] =
 
 /// The package that has a program.
 pub(crate) fn package_of(program: &str) -> Option<&'static str> {
-    let mut listed = FOR_TESTS.iter().chain(ESSENTIAL);
+    let mut listed = FOR_TESTS.iter().chain(FOR_LONG_TESTS).chain(ESSENTIAL);
     listed.find(|(name, _)| *name == program).map(|(_, package)| *package)
 }
 

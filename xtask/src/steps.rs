@@ -4,37 +4,51 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::cargo::{Cargo, TestCount};
+use crate::cargo::{Cargo, Flaky, TestCount, Tested};
 use crate::folders::children;
 use crate::test_programs::TestProgram;
 use crate::{dist, licences, packages, suites, test_programs, tidy};
+
+/// How much of the checks runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// The gate of every change: at most 20 minutes on two CPUs, from a fresh clone.
+    Gate,
+    /// All: an hour more.
+    Full,
+}
 
 /// One check. `run` returns what its tests reported; an error says what failed and, for cargo, how to repeat it.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     about: &'static str,
-    /// Left out by `ci --quick`.
-    pub(crate) is_slow: bool,
-    run: fn() -> Result<TestCount, String>,
+    /// Whether it is left out of the gate.
+    is_full_only: bool,
+    run: fn(Extent) -> Result<Tested, String>,
 }
 
-/// All checks, in the order of `cargo xtask ci`.
+/// All checks, in the order of `cargo xtask ci --full`.
 #[rustfmt::skip]
 pub(crate) const STEPS: [Step; 13] = [
-    Step { name: "fmt", about: "formatting", is_slow: false, run: fmt },
-    Step { name: "clippy", about: "lints of all targets, warnings refused", is_slow: false, run: clippy },
-    Step { name: "test", about: "unit, integration and doc tests; every example is run", is_slow: false, run: test },
-    Step { name: "dist", about: "packages, and their life on a fresh Debian; needs root", is_slow: true, run: dist::step },
-    Step { name: "heavy", about: "the long tests, with release builds", is_slow: true, run: heavy },
-    Step { name: "suites", about: "real programs on a mounted directory; needs root", is_slow: true, run: suites },
-    Step { name: "uring", about: "mounts over io_uring; needs root and Linux 6.14", is_slow: true, run: uring },
-    Step { name: "fuzz", about: "requests that no kernel sends, for half a minute", is_slow: true, run: fuzz },
-    Step { name: "tidy", about: "rules of the project that no standard tool knows", is_slow: false, run: tidy },
-    Step { name: "docs", about: "rustdoc of all items, broken links refused", is_slow: false, run: docs },
-    Step { name: "loom", about: "exhaustive model checks of the primitives", is_slow: true, run: loom },
-    Step { name: "shuttle", about: "random schedules of the protocols", is_slow: true, run: shuttle },
-    Step { name: "licences", about: "licences of all dependencies", is_slow: false, run: licences },
+    Step { name: "fmt", about: "formatting", is_full_only: false, run: fmt },
+    Step { name: "tidy", about: "rules of the project that no standard tool knows", is_full_only: false, run: tidy },
+    Step { name: "licences", about: "licences of all dependencies", is_full_only: false, run: licences },
+    Step { name: "clippy", about: "lints of all targets, warnings refused", is_full_only: false, run: clippy },
+    Step { name: "docs", about: "rustdoc of all items, broken links refused", is_full_only: false, run: docs },
+    Step { name: "test", about: "unit, integration and doc tests; every example is run", is_full_only: false, run: test },
+    Step { name: "uring", about: "mounts over io_uring; needs root and Linux 6.14", is_full_only: false, run: uring },
+    Step { name: "loom", about: "exhaustive model checks of the primitives", is_full_only: false, run: loom },
+    Step { name: "shuttle", about: "random schedules of the protocols", is_full_only: false, run: shuttle },
+    Step { name: "dist", about: "packages, and their life on a fresh Debian; needs root", is_full_only: true, run: |_| dist::step().map(Tested::from) },
+    Step { name: "heavy", about: "long tests, kills and databases, with release builds", is_full_only: true, run: heavy },
+    Step { name: "suites", about: "real programs on a mounted directory; needs root", is_full_only: true, run: suites },
+    Step { name: "fuzz", about: "requests that no kernel sends, for half a minute", is_full_only: true, run: fuzz },
 ];
+
+/// The checks of `extent`, in their order.
+pub(crate) fn of(extent: Extent) -> impl Iterator<Item = &'static Step> {
+    STEPS.iter().filter(move |step| extent == Extent::Full || !step.is_full_only)
+}
 
 /// The check with this name, if there is one.
 pub(crate) fn named(name: &str) -> impl Iterator<Item = &'static Step> {
@@ -44,61 +58,81 @@ pub(crate) fn named(name: &str) -> impl Iterator<Item = &'static Step> {
 /// The text of `--help`.
 pub(crate) fn help() -> String {
     let mut text = String::from(
-        "cargo xtask ci           all checks, in this order; stops at the first failure\n\
-         cargo xtask ci --quick   all but those marked *\n\
-         cargo xtask <check>      one check:\n",
+        "cargo xtask ci [--full]       the gate: all checks but those marked *, in this order; stops at the first failure.\n\
+         \x20                             With --full, all checks, and more of `test`, `uring`, `loom` and `shuttle`\n\
+         cargo xtask <check> [--full]  one check:\n",
     );
     for step in &STEPS {
-        text += &format!("    {:<9}{} {}\n", step.name, if step.is_slow { '*' } else { ' ' }, step.about);
+        text += &format!("    {:<9}{} {}\n", step.name, if step.is_full_only { '*' } else { ' ' }, step.about);
     }
-    text += "\ncargo xtask api          rewrite the listings of the public API in docs/api\n\
+    text += "\nA test that fails runs once more alone. If it passes then, the run goes on, and lists it at its end as FLAKY.\n\
+             \ncargo xtask api          rewrite the listings of the public API in docs/api\n\
              cargo xtask site         make the documentation site in target/site/html; needs mdBook\n";
     text + "\n" + &dist::help() + "\n" + &suites::help()
 }
 
-/// Runs `steps` up to the first failure and prints the time of each.
-pub(crate) fn run<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<(), String> {
+/// Runs `steps` up to the first failure and prints the time of each, and the flaky tests of all.
+pub(crate) fn run<'a>(steps: impl Iterator<Item = &'a Step>, extent: Extent) -> Result<(), String> {
     let mut times = Vec::new();
-    let mut tests = TestCount::default();
+    let mut tested = Tested::default();
+    let mut failure = None;
     for step in steps {
         println!("\n== {}: {}", step.name, step.about);
         let start = Instant::now();
-        let outcome = (step.run)();
+        let outcome = (step.run)(extent);
         let seconds = start.elapsed().as_secs_f64();
         println!("== {}: {seconds:.1} s", step.name);
         times.push((step.name, seconds));
         match outcome {
-            Ok(count) => tests += count,
-            Err(what) => return Err(format!("{0} failed: {what}\nrepeat: cargo xtask {0}", step.name)),
+            Ok(of_step) => tested += of_step,
+            Err(what) => {
+                failure = Some(format!("{0} failed: {what}\nrepeat: cargo xtask {0}", step.name));
+                break;
+            }
         }
     }
-    println!("\n== passed");
+    println!("\n== {}", if failure.is_none() { "passed" } else { "ended" });
     for (name, seconds) in &times {
         println!("{name:<9}{seconds:8.1} s");
     }
     println!("{:<9}{:8.1} s", "total", times.iter().map(|(_, seconds)| seconds).sum::<f64>());
-    if tests != TestCount::default() {
-        println!("test result: {tests} (all test programs)");
+    if !tested.flaky.is_empty() {
+        println!(
+            "\n== FLAKY: failed, and passed when run alone. Each is a fault to mend: of the test, or of the program"
+        );
+        for Flaky { name, output } in &tested.flaky {
+            println!("\n{name}\n{output}");
+        }
+        println!();
+    }
+    if let Some(message) = failure {
+        return Err(message);
+    }
+    if tested.count != TestCount::default() {
+        println!("test result: {} (all test programs)", tested.count);
     }
     Ok(())
 }
 
-fn no_tests(result: Result<(), String>) -> Result<TestCount, String> {
-    result.map(|()| TestCount::default())
+fn no_tests(result: Result<(), String>) -> Result<Tested, String> {
+    result.map(|()| Tested::default())
 }
 
-fn fmt() -> Result<TestCount, String> {
+fn fmt(_: Extent) -> Result<Tested, String> {
     no_tests(Cargo::new("fmt --all --check").run())
 }
 
 /// With all features; and the command without any, as the README builds it.
-fn clippy() -> Result<TestCount, String> {
+fn clippy(_: Extent) -> Result<Tested, String> {
     Cargo::new("clippy --workspace --all-targets").args(suites::FEATURES).args("-- -D warnings").run()?;
     no_tests(Cargo::new("clippy --package slackwater-cli -- -D warnings").run())
 }
 
-fn test() -> Result<TestCount, String> {
+fn test(extent: Extent) -> Result<Tested, String> {
     packages::install(packages::FOR_TESTS);
+    if extent == Extent::Full {
+        packages::install(packages::FOR_LONG_TESTS);
+    }
     let list = suites::target_directory()?.join("skipped-tests");
     let _ = fs::remove_file(&list);
     // Some tests run programs of other packages.
@@ -106,8 +140,8 @@ fn test() -> Result<TestCount, String> {
     let programs = TestProgram::build(all_tests())?.into_iter().map(|program| {
         program.env("SLACKWATER_SKIPPED_TESTS", &list.to_string_lossy()).env("SLACKWATER_PROGRAMS_ARE_BUILT", "yes")
     });
-    let mut count = test_programs::run(programs.collect())?;
-    count += all_tests().args("--doc").run_tests()?;
+    let mut tested = test_programs::run(programs.collect())?;
+    tested += all_tests().args("--doc").run_tests_again()?;
     // The lab's programs are experiments, not examples: they run by hand.
     for package in packages()?.iter().filter(|package| package.name != "slackwater-lab") {
         for example in package.examples()? {
@@ -117,7 +151,7 @@ fn test() -> Result<TestCount, String> {
     if let Ok(skipped) = fs::read_to_string(&list) {
         print!("\n{skipped}{} tests skipped\n", skipped.lines().count());
     }
-    Ok(count)
+    Ok(tested)
 }
 
 /// The tests of all packages, built with the features and dependencies of all of them together. The same selection in each
@@ -126,16 +160,30 @@ fn all_tests() -> Cargo {
     Cargo::new("test --workspace").args(suites::FEATURES)
 }
 
-/// Tests marked `#[ignore = "long: ..."]` that find faults, and more rounds of others. The engine is built in release mode, and
-/// the command as it is released, but for object volumes.
-fn heavy() -> Result<TestCount, String> {
+/// The tests marked `#[ignore = "long: ..."]` that find faults, and more rounds of others. The engine is built in release mode,
+/// and the command as it is released, but for object volumes.
+fn heavy(_: Extent) -> Result<Tested, String> {
+    packages::install(packages::FOR_TESTS);
+    packages::install(packages::FOR_LONG_TESTS);
     let command = dist::command()?.display().to_string();
     let engine = Cargo::new("test --release --package slackwater-backends --test lives --test model");
     let mut programs: Vec<_> =
         TestProgram::build(engine)?.into_iter().map(|program| program.args("--ignored")).collect();
     for program in TestProgram::build(all_tests())? {
+        // Their tests ask for a command with all features.
+        if program.is("csi") || program.is("daemon") || program.is("docker_plugin") {
+            programs.push(program.clone().args("--ignored"));
+        }
+        if program.is("csi") {
+            programs.push(program.clone().env("SLACKWATER_CSI_SEQUENCES", "300").args("sequences::"));
+        }
+        if program.is("model") && program.is_of("object") {
+            programs.push(program.env("SLACKWATER_HISTORIES", "300"));
+            continue;
+        }
         let program = program.env(COMMAND, &command);
         if program.is("mounts") {
+            programs.push(program.clone().args("--ignored"));
             let kills = program.env("SLACKWATER_MOUNT_KILLS", "50").env("SLACKWATER_MOUNT_RUNS", "10");
             programs.push(kills.args("kills:: crash_mix:: load::"));
         } else if program.is("takeover") {
@@ -151,13 +199,17 @@ fn heavy() -> Result<TestCount, String> {
 /// The variable with the `slackwater` that the tests of the command run, if not the one that is built with them.
 const COMMAND: &str = "SLACKWATER_TEST_COMMAND";
 
-fn fuzz() -> Result<TestCount, String> {
-    Cargo::new("test --workspace --test fuzz").args(suites::FEATURES).env("SLACKWATER_FUZZ_SECONDS", "30").run_tests()
+fn fuzz(_: Extent) -> Result<Tested, String> {
+    Cargo::new("test --workspace --test fuzz")
+        .args(suites::FEATURES)
+        .env("SLACKWATER_FUZZ_SECONDS", "30")
+        .run_tests()
+        .map(Tested::from)
 }
 
 /// On a directory; on one whose server is killed again and again; and then on object volumes with the programs that ask most
 /// of names and syncs. Others on object volumes run by hand, and so does `stress`: it looks for crashes, and checks no promise.
-fn suites() -> Result<TestCount, String> {
+fn suites(_: Extent) -> Result<Tested, String> {
     packages::install(packages::FOR_TESTS);
     let command = dist::command()?.display().to_string();
     suites::run(&["--binary", &command, "pjdfstest", "git", "sqlite", "fio", "fsx", "trees"])?;
@@ -166,27 +218,35 @@ fn suites() -> Result<TestCount, String> {
     no_tests(suites::run(&["--store", "s3", "git"]))
 }
 
-/// The tests of mounts once more, over io_uring, which is switched on for that time. The same selection of packages as in
-/// `test` saves compiling their dependencies with other features.
-fn uring() -> Result<TestCount, String> {
+/// Tests of mounts once more, over io_uring, which is switched on for that time. The same selection of packages as in `test`
+/// saves compiling their dependencies with other features. The gate runs those of the transport and of promises; all checks run
+/// those that end, stop or take over a mount, or wait in one, with the command as it is released.
+fn uring(extent: Extent) -> Result<Tested, String> {
     let Some(_switch) = Switch::on() else {
         println!("skipped: {URING_SWITCH} cannot be switched on here");
-        return Ok(TestCount::default());
+        return Ok(Tested::default());
     };
-    let command = dist::command()?.display().to_string();
+    let command = if extent == Extent::Full { Some(dist::command()?.display().to_string()) } else { None };
     let programs = TestProgram::build(all_tests())?.into_iter().filter_map(|program| {
-        let program = program.env("SLACKWATER_TEST_TRANSPORT", "uring").env(COMMAND, &command);
-        // The tests that end, stop or take over a mount, or wait in one. Without the filter, all tests of mounts run.
+        let program = program.env("SLACKWATER_TEST_TRANSPORT", "uring");
+        let Some(command) = &command else {
+            // A test of a promise is named after it, such as `p02_...`.
+            let filter = if program.is("mounts") { "transport:: ::p0 ::p1" } else { "::p0 ::p1" };
+            return Some(program.args(filter)).filter(|program| program.is("mounts") || program.is("volume"));
+        };
         let of_mounts = "transport:: kills:: crash_mix:: hung_source:: startup:: forced_unmounts:: lifecycle:: load:: \
                          signals::";
+        let program = program.env(COMMAND, command);
         match program.is("mounts") {
             true => Some(program.args(of_mounts)),
             false => Some(program).filter(|program| program.is("mounted") || program.is("volume")),
         }
     });
-    let count = test_programs::run(programs.collect())?;
-    suites::run(&["--binary", &command, "pjdfstest"])?;
-    Ok(count)
+    let tested = test_programs::run(programs.collect())?;
+    if let Some(command) = &command {
+        suites::run(&["--binary", command, "pjdfstest"])?;
+    }
+    Ok(tested)
 }
 
 const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -212,31 +272,39 @@ impl Drop for Switch {
     }
 }
 
-fn tidy() -> Result<TestCount, String> {
+fn tidy(_: Extent) -> Result<Tested, String> {
     no_tests(tidy::run())
 }
 
-fn docs() -> Result<TestCount, String> {
+fn docs(_: Extent) -> Result<Tested, String> {
     let doc = Cargo::new("doc --workspace --all-features --no-deps --document-private-items")
         .env("RUSTDOCFLAGS", "-D warnings");
     no_tests(doc.run())
 }
 
-fn loom() -> Result<TestCount, String> {
-    model_check("loom", &["slackwater-sync"])
+/// The gate leaves out the search for missing barriers, in which each scenario runs once for each barrier.
+fn loom(extent: Extent) -> Result<Tested, String> {
+    model_check("loom", &["slackwater-sync"], if extent == Extent::Full { "" } else { "--skip mutants::" }, None)
 }
 
-fn shuttle() -> Result<TestCount, String> {
-    model_check("shuttle", &["slackwater", "slackwater-sync"])
+fn shuttle(extent: Extent) -> Result<Tested, String> {
+    let executions = if extent == Extent::Full { None } else { Some(("SLACKWATER_SHUTTLE_EXECUTIONS", "300")) };
+    model_check("shuttle", &["slackwater", "slackwater-sync"], "", executions)
 }
 
-fn licences() -> Result<TestCount, String> {
+fn licences(_: Extent) -> Result<Tested, String> {
     no_tests(licences::run())
 }
 
 /// Runs the test target `tool` of every package that has one under the tool's cfg, each tool with its own target folder.
-/// A package in `required` without it is an error: otherwise its checks would disappear unnoticed.
-fn model_check(tool: &str, required: &[&str]) -> Result<TestCount, String> {
+/// A package in `required` without it is an error: otherwise its checks would disappear unnoticed. A schedule that fails is a
+/// fault, whether or not another run finds it again.
+fn model_check(
+    tool: &str,
+    required: &[&str],
+    arguments: &str,
+    variable: Option<(&str, &str)>,
+) -> Result<Tested, String> {
     let mut count = TestCount::default();
     for package in packages()? {
         let tests = package.folder.join("tests");
@@ -246,12 +314,16 @@ fn model_check(tool: &str, required: &[&str]) -> Result<TestCount, String> {
             }
             continue;
         }
-        count += Cargo::new(&format!("test --release --package {} --test {tool} -- --nocapture", package.name))
+        let line = format!("test --release --package {} --test {tool} -- --nocapture {arguments}", package.name);
+        let mut cargo = Cargo::new(&line)
             .env("CARGO_TARGET_DIR", &format!("target/{tool}"))
-            .env("RUSTFLAGS", &format!("--cfg slackwater_{tool}"))
-            .run_tests()?;
+            .env("RUSTFLAGS", &format!("--cfg slackwater_{tool}"));
+        if let Some((name, value)) = variable {
+            cargo = cargo.env(name, value);
+        }
+        count += cargo.run_tests()?;
     }
-    Ok(count)
+    Ok(count.into())
 }
 
 /// One of our packages: its name for cargo and its folder.
@@ -297,9 +369,9 @@ mod tests {
 
     #[test]
     fn the_run_stops_at_the_first_failure_and_names_it() {
-        let fails = Step { name: "bad", about: "", is_slow: false, run: || Err("cargo bad".into()) };
-        let unreached = Step { name: "after", about: "", is_slow: false, run: || panic!("ran after a failure") };
-        let message = run([&fails, &unreached].into_iter()).unwrap_err();
+        let fails = Step { name: "bad", about: "", is_full_only: false, run: |_| Err("cargo bad".into()) };
+        let unreached = Step { name: "after", about: "", is_full_only: false, run: |_| panic!("ran after a failure") };
+        let message = run([&fails, &unreached].into_iter(), Extent::Gate).unwrap_err();
         assert_eq!(message, "bad failed: cargo bad\nrepeat: cargo xtask bad");
     }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::cargo::{Cargo, TestCount};
+use crate::cargo::{Cargo, Flaky, TestCount, Tested};
 use crate::folders::cannot;
 use crate::suites::target_directory;
 
@@ -62,6 +62,11 @@ impl TestProgram {
         self.name == name
     }
 
+    /// Whether its package is in the folder `crates/NAME`.
+    pub(crate) fn is_of(&self, name: &str) -> bool {
+        self.folder.ends_with(name)
+    }
+
     /// Adds the words of `line` as arguments.
     pub(crate) fn args(mut self, line: &str) -> TestProgram {
         self.arguments.extend(line.split_whitespace().map(str::to_owned));
@@ -81,11 +86,11 @@ impl TestProgram {
         format!("{package}/{}{}", self.name, arguments.collect::<String>())
     }
 
-    /// The command for a shell, after which the program runs again.
-    fn line(&self) -> String {
+    /// The command for a shell that runs the program with `arguments`.
+    fn line(&self, arguments: &[String]) -> String {
         let variables = self.environment.iter().map(|(name, value)| format!("{name}='{value}' "));
         let (variables, folder) = (variables.collect::<String>(), self.folder.display());
-        format!("cd {folder}; {variables}{} {}", self.path.display(), self.arguments.join(" "))
+        format!("cd {folder}; {variables}{} {}", self.path.display(), arguments.join(" "))
     }
 
     /// Two tests for each CPU, since tests of mounts use a third of the time of two CPUs.
@@ -94,28 +99,71 @@ impl TestProgram {
         (for_each_cpu * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)).to_string()
     }
 
-    /// Runs it to the end; returns whether it passed, and all that it printed.
-    fn run(&self, log: &Path) -> Result<(bool, String), String> {
+    /// Runs it to the end with `arguments`; returns whether it passed, and all that it printed.
+    fn run(&self, log: &Path, arguments: &[String], threads: &str) -> Result<(bool, String), String> {
         let file = File::create(log).map_err(|error| cannot(log, &error))?;
         let errors = file.try_clone().map_err(|error| cannot(log, &error))?;
         let mut command = Command::new(&self.path);
-        command.args(&self.arguments).current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
-        command.env(THREADS, self.threads()).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.args(arguments).current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command.env(THREADS, threads).envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let status = command.status().map_err(|error| cannot(&self.path, &error))?;
         let said = fs::read(log).map_err(|error| cannot(log, &error))?;
         Ok((status.success(), String::from_utf8_lossy(&said).into_owned()))
     }
+
+    /// Runs the failed tests of `said`, its output, once more: one at a time, while nothing else runs. If it ended without a
+    /// list of them, such as after an abort, all its tests run again.
+    fn run_again(&self, said: String, log: &Path) -> Result<Vec<Flaky>, String> {
+        let failed = failed_tests(&said);
+        let title = self.title();
+        if failed.is_empty() {
+            println!("again: {title}");
+            let (passed, again) = self.run(log, &self.arguments, "1")?;
+            println!("{again}");
+            return if passed {
+                Ok(vec![Flaky { name: title, output: said }])
+            } else {
+                Err(self.line(&self.arguments))
+            };
+        }
+        let mut flaky = Vec::new();
+        for test in failed {
+            let arguments = ["--exact", "--include-ignored", test].map(str::to_owned);
+            println!("again: {title}: {test}");
+            let (passed, again) = self.run(log, &arguments, "1")?;
+            println!("{again}");
+            if !passed {
+                return Err(self.line(&arguments));
+            }
+            flaky.push(Flaky { name: format!("{title}: {test}"), output: output_of(&said, test) });
+        }
+        Ok(flaky)
+    }
 }
 
-/// Runs all of them, the largest first, since those tend to take longest. All run even if some fail.
-pub(crate) fn run(mut programs: Vec<TestProgram>) -> Result<TestCount, String> {
+/// The tests that the output of a test program lists as failed, at its end.
+fn failed_tests(said: &str) -> Vec<&str> {
+    let Some((_, list)) = said.rsplit_once("\nfailures:\n") else { return Vec::new() };
+    list.lines().map_while(|line| line.strip_prefix("    ")).collect()
+}
+
+/// The output of one failed test, from that of its program.
+fn output_of(said: &str, test: &str) -> String {
+    let Some((_, output)) = said.split_once(&format!("\n---- {test} stdout ----\n")) else { return said.to_owned() };
+    let end = output.find("\n---- ").or_else(|| output.find("\nfailures:\n")).unwrap_or(output.len());
+    output[..end].trim_end().to_owned()
+}
+
+/// Runs all of them, the largest first, since those tend to take longest. All run even if some fail. Failed tests run
+/// once more at the end; an error has the commands of those that fail again.
+pub(crate) fn run(mut programs: Vec<TestProgram>) -> Result<Tested, String> {
     let logs = target_directory()?.join("test-output");
     fs::create_dir_all(&logs).map_err(|error| cannot(&logs, &error))?;
     programs.sort_by_key(|program| program.path.metadata().map_or(0, |file| file.len()));
     let total = programs.len();
     let waiting = Mutex::new(programs);
-    let outcome = Mutex::new((TestCount::default(), Vec::new()));
+    let outcome = Mutex::new((Tested::default(), Vec::new()));
     let worker = || {
         loop {
             let (program, number) = {
@@ -127,14 +175,14 @@ pub(crate) fn run(mut programs: Vec<TestProgram>) -> Result<TestCount, String> {
             let log = logs.join(format!("{number}.txt"));
             println!("begin {}, output in {}", program.title(), log.display());
             let start = Instant::now();
-            let ended = program.run(&log);
+            let ended = program.run(&log, &program.arguments, &program.threads());
             let mut outcome = outcome.lock().expect("no worker panics");
             let seconds = start.elapsed().as_secs_f64();
             let (passed, said) = ended.unwrap_or_else(|error| (false, error));
             println!("\n{said}\nend {}: {seconds:.1} s", program.title());
-            said.lines().for_each(|line| outcome.0 += TestCount::of_line(line));
+            said.lines().for_each(|line| outcome.0.count += TestCount::of_line(line));
             if !passed {
-                outcome.1.push(program.line());
+                outcome.1.push((program, said));
             }
         }
     };
@@ -143,12 +191,22 @@ pub(crate) fn run(mut programs: Vec<TestProgram>) -> Result<TestCount, String> {
             scope.spawn(worker);
         }
     });
-    let (count, failed) = outcome.into_inner().expect("no worker panics");
-    if failed.is_empty() { Ok(count) } else { Err(failed.join("\n")) }
+    let (mut tested, failed) = outcome.into_inner().expect("no worker panics");
+    let log = logs.join("again.txt");
+    let mut failed_again = Vec::new();
+    for (program, said) in failed {
+        match program.run_again(said, &log) {
+            Ok(flaky) => tested.flaky.extend(flaky),
+            Err(line) => failed_again.push(line),
+        }
+    }
+    if failed_again.is_empty() { Ok(tested) } else { Err(failed_again.join("\n")) }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -159,9 +217,46 @@ mod tests {
         assert_eq!((program.folder.as_path(), program.is("volume")), (Path::new("/p/crates/fuse"), true));
         let program = program.env("A", "1").args("kills:: --ignored");
         assert_eq!(program.title(), "fuse/volume kills:: --ignored");
-        assert_eq!(program.line(), "cd /p/crates/fuse; A='1' /p/target/volume-1 kills:: --ignored");
+        assert_eq!(program.line(&program.arguments), "cd /p/crates/fuse; A='1' /p/target/volume-1 kills:: --ignored");
         let other = message.replace("\"test\":true", "\"test\":false");
         assert!(TestProgram::of_message(&other).is_none());
         assert!(TestProgram::of_message("not JSON").is_none());
+    }
+
+    const OUTPUT: &str = "running 3 tests\ntest a ... ok\ntest b::c ... FAILED\ntest d ... FAILED\n\nfailures:\n\n\
+        ---- b::c stdout ----\nfailures:\n    of c\n\n---- d stdout ----\nof d\n\n\nfailures:\n    b::c\n    d\n\n\
+        test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s\n";
+
+    #[test]
+    fn failed_tests_and_what_they_printed_are_found_in_the_output() {
+        assert_eq!(failed_tests(OUTPUT), ["b::c", "d"]);
+        assert_eq!(output_of(OUTPUT, "b::c"), "failures:\n    of c");
+        assert_eq!(output_of(OUTPUT, "d"), "of d");
+        assert_eq!(failed_tests("running 3 tests\ntest a ... ok\n"), [""; 0], "a program that was killed");
+    }
+
+    /// A program of this name that is a script.
+    fn script(name: &str, text: &str) -> (TestProgram, PathBuf) {
+        let folder = std::env::temp_dir().join(format!("slackwater-xtask-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("program");
+        fs::write(&path, format!("#!/bin/sh\n{text}")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let program =
+            TestProgram { path, folder: folder.clone(), name: name.into(), arguments: vec![], environment: vec![] };
+        (program, folder)
+    }
+
+    #[test]
+    fn a_test_that_passes_alone_is_flaky_and_one_that_does_not_fails_the_run() {
+        let (program, folder) = script("flaky", "case $3 in d) exit 1; esac\n");
+        let again = |said: &str| program.run_again(said.into(), &folder.join("log"));
+        let only_c = OUTPUT.replace("    d\n", "");
+        let flaky = Flaky { name: format!("{}: b::c", program.title()), output: "failures:\n    of c".into() };
+        assert_eq!(again(&only_c), Ok(vec![flaky]));
+        assert_eq!(again(OUTPUT), Err(program.line(&["--exact", "--include-ignored", "d"].map(str::to_owned))));
+        let killed = "running 3 tests\n";
+        assert_eq!(again(killed), Ok(vec![Flaky { name: program.title(), output: killed.into() }]));
+        fs::remove_dir_all(folder).unwrap();
     }
 }

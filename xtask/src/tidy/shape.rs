@@ -38,7 +38,8 @@ pub(super) fn ascii(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// A test is left out of the short run only because it is long; `cargo xtask heavy` runs every such test.
+/// A test is left out of the gate only because it is long, or needs a large program; `cargo xtask heavy` runs such tests, apart
+/// from those that only measure.
 pub(super) fn long_tests(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust() {

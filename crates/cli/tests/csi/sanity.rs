@@ -59,6 +59,7 @@ fn check_nothing_left(scratch: &Scratch, daemon: Daemon<'_>) {
 }
 
 #[test]
+#[ignore = "long: two minutes, and the program is built first"]
 fn csi_sanity_passes_with_volumes_in_directories() {
     need_fuse();
     let Some(program) = program() else { return };
@@ -73,6 +74,7 @@ fn csi_sanity_passes_with_volumes_in_directories() {
 }
 
 #[test]
+#[ignore = "long: two minutes, and the program is built first"]
 #[cfg(feature = "object")]
 fn csi_sanity_passes_with_object_volumes() {
     need_fuse();
@@ -87,6 +89,7 @@ fn csi_sanity_passes_with_object_volumes() {
 }
 
 #[test]
+#[ignore = "long: two minutes, and the program is built first"]
 fn csi_sanity_passes_while_the_plugin_is_killed_after_each_call() {
     need_fuse();
     let Some(program) = program() else { return };
@@ -97,6 +100,7 @@ fn csi_sanity_passes_while_the_plugin_is_killed_after_each_call() {
 }
 
 #[test]
+#[ignore = "long: two minutes, and the program is built first"]
 #[cfg(feature = "object")]
 fn csi_sanity_passes_with_object_volumes_while_the_plugin_is_killed() {
     need_fuse();

@@ -49,6 +49,7 @@ fn assert_quiet(page: &str) {
 }
 
 #[test]
+#[ignore = "long: needs a browser"]
 fn a_browser_shows_the_volumes() {
     need_fuse();
     if needs::are_missing(&["chromium"]) {
@@ -77,6 +78,7 @@ fn a_browser_shows_the_volumes() {
 }
 
 #[test]
+#[ignore = "long: needs a browser"]
 fn a_browser_asks_for_the_token_and_takes_it_from_the_address() {
     need_fuse();
     if needs::are_missing(&["chromium"]) {

@@ -26,11 +26,13 @@ fn containers_of(engine: &str, programs: &[&str]) {
 }
 
 #[test]
+#[ignore = "long: needs Podman"]
 fn containers_of_podman_have_volumes() {
     containers_of("podman", &["podman", "crun"]);
 }
 
 #[test]
+#[ignore = "long: needs Docker"]
 fn containers_of_docker_have_volumes() {
     containers_of("docker", &["docker", "dockerd", "runc"]);
 }

@@ -111,6 +111,7 @@ fn panels() -> Vec<(String, String)> {
 }
 
 #[test]
+#[ignore = "long: needs Prometheus"]
 fn every_panel_and_alert_works_on_the_metrics_of_a_mount() {
     need_fuse();
     if needs::are_missing(&["prometheus"]) {
@@ -166,6 +167,7 @@ fn every_panel_and_alert_works_on_the_metrics_of_a_mount() {
 }
 
 #[test]
+#[ignore = "long: needs Prometheus"]
 fn the_alerts_pass_their_tests() {
     if needs::are_missing(&["promtool"]) {
         return;

@@ -67,7 +67,7 @@ fn run_many<S: Subject>(count: u64) -> Tally {
 }
 
 /// How many histories run unless `SLACKWATER_HISTORIES` is set.
-const HISTORIES: u64 = 100;
+const HISTORIES: u64 = 30;
 /// In that many histories, every kind of fault and crash occurs.
 const VARIED_HISTORIES: u64 = 300;
 
@@ -78,7 +78,7 @@ fn histories(default: u64) -> u64 {
 
 #[test]
 fn the_model_agrees_with_the_reference_backend() {
-    let tally = run_many::<Memory>(histories(300));
+    let tally = run_many::<Memory>(histories(100));
     let is_varied = variable("SLACKWATER_SEED").is_some() || (tally.names > 0 && tally.reads > 0);
     assert!(is_varied, "{tally:?}");
 }

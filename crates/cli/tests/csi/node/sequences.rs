@@ -40,7 +40,7 @@ struct Subject {
 fn random_sequences_of_calls_agree_with_the_model() {
     need_fuse();
     let alone = runs("SLACKWATER_SEED", u64::MAX);
-    let seeds = if alone == u64::MAX { 0..runs("SLACKWATER_CSI_SEQUENCES", 100) } else { alone..alone + 1 };
+    let seeds = if alone == u64::MAX { 0..runs("SLACKWATER_CSI_SEQUENCES", 25) } else { alone..alone + 1 };
     let is_long = seeds.end - seeds.start >= LONG;
     let machines = if is_long { MACHINES } else { 1 };
     let before = cgroups();
