@@ -1,6 +1,8 @@
 //! `DirBackend` beyond the storage interface: descriptors, I/O that bypasses the page cache, and faults of the file
 //! system below.
 
+#[path = "dir/creator.rs"]
+mod creator;
 #[allow(dead_code, reason = "shared with the conformance suite, which uses all of it")]
 mod fixture;
 #[path = "dir/mounted.rs"]

@@ -1,4 +1,5 @@
-//! New nodes: created by this process, and then given to their owner.
+//! New nodes: created in the name of their owner. Where that is not possible, created by this process and then given to
+//! their owner. A process that dies in between leaves a node of its own user.
 //!
 //! # Invariants
 //! C1. A node whose owner could not be set is removed again.
@@ -7,11 +8,13 @@
 //! C3. The node found under the name of a new node gets another owner or mode only if it can be the new one. Another
 //!     process with permission for the directory may have put a different node there in the meantime.
 //! C4. setuid and setgid are set in the last step: at no moment does a file have these bits and another owner.
+//! C5. A node that was created in the name of its owner has its owner and mode from the first moment. The mode is completed
+//!     later if the umask of this process clears bits of it (C2), or if a directory is to have setuid or setgid.
 
 use std::ffi::OsStr;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fchmod, mkdirat, mknodat, openat, statx, symlinkat};
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 use rustix::process::{getegid, geteuid};
 use slackwater::backend::{Attr, Creator, Found, NewNode, Node, NodeKind};
 use slackwater::{BackendError, ErrorKind};
@@ -40,6 +43,13 @@ enum Made<'a> {
     Named(&'a OsStr, NodeKind),
 }
 
+/// As whom a node was created.
+#[derive(Copy, Clone, Eq, PartialEq)]
+enum By {
+    Creator,
+    Process,
+}
+
 impl Wanted {
     /// Permissions without an ACL.
     fn permissions(&self) -> u32 {
@@ -48,12 +58,13 @@ impl Wanted {
     }
 
     /// The mode for the system call (C4).
-    fn first_mode(&self) -> Mode {
+    fn first_mode(&self, by: By) -> Mode {
         let mode = match self.by_acl {
             true => self.mode & 0o777,
             false => self.permissions(),
         };
-        Mode::from_raw_mode(mode | (self.mode & 0o1000))
+        let special = if by == By::Creator { 0o7000 } else { 0o1000 };
+        Mode::from_raw_mode(mode | (self.mode & special))
     }
 
     /// The final mode of a node that was created as `made`. A directory keeps the setgid bit it inherits.
@@ -79,19 +90,20 @@ impl Volume {
         let dir_node = self.node(dir)?;
         let dir = self.dir_and_name(dir, name)?;
         let wanted = self.wanted(dir_node, mode, creator, !matches!(what, NewNode::Symlink(_)))?;
-        let mode = wanted.first_mode();
-        let made = match what {
+        let (made, by) = match what {
             NewNode::File => {
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                Made::Open(NodeFd::new(openat(dir, name, flags, mode).map_err(failed("openat"))?))
+                let made = self.create(&wanted, |mode| openat(dir, name, flags, mode));
+                let (file, by) = made.map_err(failed("openat"))?;
+                (Made::Open(NodeFd::new(file)), by)
             }
             NewNode::Directory => {
-                mkdirat(dir, name, mode).map_err(failed("mkdirat"))?;
-                Made::Named(name, NodeKind::Directory)
+                let made = self.create(&wanted, |mode| mkdirat(dir, name, mode));
+                (Made::Named(name, NodeKind::Directory), made.map_err(failed("mkdirat"))?.1)
             }
             NewNode::Symlink(target) => {
-                symlinkat(target.as_os_str(), dir, name).map_err(failed("symlinkat"))?;
-                Made::Named(name, NodeKind::Symlink)
+                let made = self.create(&wanted, |_| symlinkat(target.as_os_str(), dir, name));
+                (Made::Named(name, NodeKind::Symlink), made.map_err(failed("symlinkat"))?.1)
             }
             NewNode::Special { type_bits, rdev } => {
                 let kind = FileType::from_raw_mode(*type_bits);
@@ -99,12 +111,12 @@ impl Volume {
                 if !is_special || kind.as_raw_mode() != *type_bits {
                     return Err(BackendError::new(ErrorKind::Invalid, "not the type of a special file"));
                 }
-                mknodat(dir, name, kind, mode, *rdev).map_err(failed("mknodat"))?;
-                Made::Named(name, NodeKind::Special)
+                let made = self.create(&wanted, |mode| mknodat(dir, name, kind, mode, *rdev));
+                (Made::Named(name, NodeKind::Special), made.map_err(failed("mknodat"))?.1)
             }
             _ => return Err(ErrorKind::Unsupported.into()),
         };
-        let made = self.hand_over(dir, made, &wanted);
+        let made = self.hand_over(dir, made, by, &wanted);
         if made.is_err() {
             let flags = if *what == NewNode::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             // The first failure is reported. If the name cannot be removed either, it is left behind (C1).
@@ -120,12 +132,24 @@ impl Volume {
         }
         let wanted = self.wanted(dir_node, mode, creator, true)?;
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let writer = match openat(&dir_node.path, c".", flags, wanted.first_mode()) {
+        let (writer, by) = match self.create(&wanted, |mode| openat(&dir_node.path, c".", flags, mode)) {
             // The answer of a file system without O_TMPFILE that takes the flag for O_DIRECTORY.
             Err(Errno::ISDIR) => return Err(ErrorKind::Unsupported.into()),
-            opened => NodeFd::new(opened.map_err(failed("openat O_TMPFILE"))?),
+            opened => opened.map_err(failed("openat O_TMPFILE"))?,
         };
-        self.hand_over(&dir_node.path, Made::Open(writer), &wanted)
+        self.hand_over(&dir_node.path, Made::Open(NodeFd::new(writer)), by, &wanted)
+    }
+
+    /// Makes a system call that creates a node, in the name of its creator if possible.
+    fn create<T>(&self, wanted: &Wanted, make: impl Fn(Mode) -> io::Result<T>) -> io::Result<(T, By)> {
+        let creator = wanted.creator.filter(|_| self.file_system.permits_as_the_kernel());
+        match creator.and_then(|creator| self.own_user.act_as(creator, || make(wanted.first_mode(By::Creator)))) {
+            // It may be permitted to this process: a file system may have rules of its own, or not know that user.
+            None | Some(Err(Errno::ACCESS | Errno::PERM | Errno::OVERFLOW)) => {
+                make(wanted.first_mode(By::Process)).map(|made| (made, By::Process))
+            }
+            Some(made) => made.map(|made| (made, By::Creator)),
+        }
     }
 
     fn wanted(&self, dir: &DirNode, mode: u32, creator: Option<Creator>, takes_mode: bool) -> Answer<Wanted> {
@@ -136,8 +160,8 @@ impl Volume {
         Ok(Wanted { mode, creator, by_acl })
     }
 
-    /// Sets the owner and mode of a new node: owner first, since its change clears setuid and setgid.
-    fn hand_over(&self, dir: &NodeFd, made: Made<'_>, wanted: &Wanted) -> Answer<Found> {
+    /// Sets the owner and mode of a new node, as far as they differ (C5): owner first, since its change clears setuid and setgid.
+    fn hand_over(&self, dir: &NodeFd, made: Made<'_>, by: By, wanted: &Wanted) -> Answer<Found> {
         let (path, writer, named) = match made {
             Made::Named(name, kind) => (self.open_name(dir, name).map_err(failed("openat2"))?, None, Some(kind)),
             // One descriptor serves all purposes. If nodes stay open as long as they are known, it must not be one that
@@ -154,9 +178,14 @@ impl Volume {
             node.set_writer(writer);
         }
         let (uid, gid) = match wanted.creator {
+            // Its group is the one that the directory or the file system gives.
+            Some(creator) if by == By::Creator && found.attr.uid == creator.uid => (None, None),
             Some(creator) => new_owner(dir, &found.attr, creator)?,
             None => (None, None),
         };
+        if named.is_some() && by == By::Creator && uid.is_some() {
+            return Err(BackendError::new(ErrorKind::NotPermitted, "a new node with another owner")); // C3
+        }
         let mode = wanted.last_mode(&found.attr);
         let owner_differs = uid.is_some() || gid.is_some();
         let mode_differs = node.kind != NodeKind::Symlink && found.attr.mode & 0o7777 != mode;

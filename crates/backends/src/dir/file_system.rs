@@ -70,6 +70,12 @@ impl FileSystem {
         matches!(self.magic, FUSE | NFS | V9FS | SMB | CIFS | SMB2)
     }
 
+    /// Whether a call of another user succeeds if the kernel permits it to this process. A server decides about users by
+    /// itself, and may accept calls of root alone, or of all users but root.
+    pub(super) fn permits_as_the_kernel(self) -> bool {
+        !self.close_may_wait()
+    }
+
     /// Whether `fdatasync` of a directory that has not changed empties the cache of the device and does nothing else. That
     /// of XFS does nothing.
     pub(super) fn flushes_by_directory(self) -> bool {

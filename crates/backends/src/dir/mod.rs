@@ -41,6 +41,7 @@ mod acls;
 mod attributes;
 mod closer;
 mod create;
+mod creator;
 mod descriptors;
 mod errno;
 mod file_system;

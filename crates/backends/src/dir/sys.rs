@@ -1,8 +1,9 @@
-//! System calls without a safe wrapper: kernel file handles, and the XFS ioctl for data of an inode.
+//! System calls without a safe wrapper: kernel file handles, the XFS ioctl for data of an inode, and the user as which a
+//! thread acts on file systems.
 //!
 //! # Kernel counterpart
-//! `name_to_handle_at(2)`, `open_by_handle_at(2)` and `XFS_IOC_BULKSTAT`.
-#![allow(unsafe_code, reason = "rustix has no wrapper for file handles and for ioctls of XFS")]
+//! `name_to_handle_at(2)`, `open_by_handle_at(2)`, `XFS_IOC_BULKSTAT`, `setfsuid(2)` and `setfsgid(2)`.
+#![allow(unsafe_code, reason = "rustix has no wrapper for file handles, ioctls of XFS and the user for file systems")]
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -98,6 +99,19 @@ pub(super) fn xfs_generation(root: BorrowedFd<'_>, ino: u64) -> Result<u32, Errn
     }
     // If there is no inode with this number, the kernel returns the next one.
     if request.found == 1 && request.found_ino == ino { Ok(request.generation) } else { Err(Errno::STALE) }
+}
+
+/// Sets the user as which the calling thread acts on file systems, and returns the one before. Nothing changes if that is
+/// not permitted or `uid` is no user.
+pub(super) fn set_fs_user(uid: u32) -> u32 {
+    // SAFETY: it takes no pointers, and other threads keep their user.
+    unsafe { libc::setfsuid(uid) }.cast_unsigned()
+}
+
+/// As [`set_fs_user`], for the group.
+pub(super) fn set_fs_group(gid: u32) -> u32 {
+    // SAFETY: it takes no pointers, and other threads keep their group.
+    unsafe { libc::setfsgid(gid) }.cast_unsigned()
 }
 
 fn last_errno() -> Errno {

@@ -15,6 +15,7 @@ use thiserror::Error;
 use super::acls::Acls;
 use super::attributes::{attr_of, device_of};
 use super::closer::{Closer, OpenNode};
+use super::creator::OwnUser;
 use super::descriptors::{self, NodeFd};
 use super::errno::failed;
 use super::file_system::FileSystem;
@@ -73,6 +74,7 @@ pub(super) struct Volume {
     pub(super) handles: Handles,
     pub(super) io_paths: IoPaths,
     pub(super) acls: Acls,
+    pub(super) own_user: OwnUser,
     /// R4.
     pub(super) unsynced: Unsynced,
     has_openat2: bool,
@@ -98,6 +100,7 @@ impl Volume {
             fds: ProcFds::open().map_err(|errno| OpenError::NoProc { source: errno.into() })?,
             io_paths: IoPaths::default(),
             acls: Acls::default(),
+            own_user: OwnUser::learn(),
             unsynced: Unsynced::new(file_system.syncs(dev)),
             has_openat2: openat2(&root, c".", PATH_ONLY, Mode::empty(), WITHIN).is_ok(),
             limits: Limits { reopens: !handles.keep_nodes_open(), ..limits_of(file_system, dev) },
