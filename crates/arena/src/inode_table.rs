@@ -7,6 +7,8 @@
 //! I2. Size, time, owner, mode and flags are single words: a crash leaves the old value or the new one.
 //! I3. `SourceStamp::changing_since_ns` is published last when it is cleared, and after `changing_until_ns` when it is
 //!     set: a crash never leaves an old stamp that claims to be unchanged since.
+//! I4. Whether a call is unanswered is part of the word `changing_until_ns`. Programs that do not know that wrote the start
+//!     of the last call there, which counts as unanswered but for one in a million.
 
 use crate::arena::Arena;
 use crate::ids::{FileHandleBytes, InodeSlot, VolumeSlot};
@@ -23,8 +25,21 @@ pub struct SourceStamp {
     /// Start of the first of the engine's calls whose outcome is not in the stamp, nanoseconds since 1970. 0: there is
     /// none.
     pub changing_since_ns: i64,
-    /// Start of the last of these calls.
+    /// The time of the last answer, if all of these calls were answered; it is rounded up. Otherwise the start of the last
+    /// of them.
     pub changing_until_ns: i64,
+}
+
+/// The time of an answer is a multiple of this (I4).
+const ANSWERED_NS: i64 = 1 << 20;
+
+impl SourceStamp {
+    /// Whether every call of the engine was answered by `changing_until_ns`. One that was not may have changed the file
+    /// at any later time.
+    #[must_use]
+    pub fn all_answered(&self) -> bool {
+        self.changing_until_ns % ANSWERED_NS == 0
+    }
 }
 
 /// The data that the arena keeps for an inode.
@@ -177,10 +192,17 @@ impl Arena {
     /// (I3). The caller lets no other thread set the stamp meanwhile.
     pub fn set_source_changing(&self, slot: InodeSlot, now_ns: i64) {
         let entry = &self.mapping().inodes()[slot.index()];
-        entry.source_changing_until_ns.set(now_ns.cast_unsigned());
+        entry.source_changing_until_ns.set((now_ns | 1).cast_unsigned());
         if entry.source_changing_since_ns.get() == 0 {
             entry.source_changing_since_ns.publish(now_ns.cast_unsigned());
         }
+    }
+
+    /// Records that every call of the engine has been answered at `now_ns`. The caller lets no other thread set the stamp
+    /// meanwhile.
+    pub fn set_source_answered(&self, slot: InodeSlot, now_ns: i64) {
+        let until_ns = (now_ns / ANSWERED_NS + 1).saturating_mul(ANSWERED_NS);
+        self.mapping().inodes()[slot.index()].source_changing_until_ns.set(until_ns.cast_unsigned());
     }
 
     /// Sets file type and permissions (I2).
@@ -256,11 +278,16 @@ mod tests {
         }
         record.tenant = 8;
         assert_eq!(arena.inode(slot), record);
-        for (now_ns, since_ns) in [(21, 21), (22, 21)] {
+        for (now_ns, until_ns) in [(21, 21), (super::ANSWERED_NS, super::ANSWERED_NS + 1)] {
             arena.set_source_changing(slot, now_ns);
-            (record.source.changing_since_ns, record.source.changing_until_ns) = (since_ns, now_ns);
+            (record.source.changing_since_ns, record.source.changing_until_ns) = (21, until_ns);
             assert_eq!(arena.inode(slot), record);
+            assert!(!record.source.all_answered());
         }
+        arena.set_source_answered(slot, super::ANSWERED_NS + 1);
+        record.source.changing_until_ns = 2 * super::ANSWERED_NS;
+        assert_eq!(arena.inode(slot), record);
+        assert!(record.source.all_answered());
         arena.set_source(slot, 31, i64::MIN);
         (record.source.size_bytes, record.source.mtime_ns, record.source.changing_since_ns) = (31, i64::MIN, 0);
         assert_eq!(arena.inode(slot), record);

@@ -123,15 +123,97 @@ fn p12_a_file_that_was_not_changed_after_the_crash_gets_its_data_whatever_was_in
 /// Kills the rig's process, which has `file` open, while calls are held. The backend carries them out. Returns an engine on what it left, with the
 /// volume mounted.
 fn killed_when_carried_out(rig: Rig, file: File) -> (Engine, Arc<SuperBlock>) {
+    killed_and_mounted_later(rig, file, |_| ())
+}
+
+/// The same, with something that happens to the backend before the mount, an hour later.
+fn killed_and_mounted_later(
+    rig: Rig,
+    file: File,
+    meanwhile: impl FnOnce(&Arc<MemBackend>),
+) -> (Engine, Arc<SuperBlock>) {
     let left = snapshot(&rig.engine);
     rig.disk.faults.clear();
     rig.disk.faults.release_all();
     rig.disk.faults.add(Rule::fail(ErrorKind::Abandoned));
     let mem = rig.disk.mem.clone();
+    let Timestamp(now_ns) = rig.clock.wall();
     drop((file, rig));
-    let (engine, _) = recover(left);
+    meanwhile(&mem);
+    let (engine, clock) = recover(left);
+    clock.advance(Duration::from_nanos(now_ns as u64) + Duration::from_secs(3600));
     let volume = remount(&engine, &mem).unwrap();
     (engine, volume)
+}
+
+/// A file of three pages that is durable, and whose second page was written since.
+fn with_a_dirty_page() -> (Rig, File) {
+    let local = Limits { device: Some(7), ..limits() };
+    let rig = Rig::with(Disk::with_limits(local), by_hand());
+    let file = rig.create("a");
+    file.write_at(0, &[7; 3 * PAGE]).unwrap();
+    file.fsync().unwrap();
+    rig.clock.advance(Duration::from_secs(100));
+    file.write_at(PAGE as u64, &[8; PAGE]).unwrap();
+    (rig, file)
+}
+
+/// The same, and the write of the page to the backend is under way.
+fn with_a_held_write() -> (Rig, File) {
+    let (rig, file) = with_a_dirty_page();
+    rig.disk.faults.add(Rule::hold().on("write"));
+    rig.flush_without_waiting();
+    assert!(!rig.disk.faults.held().is_empty());
+    (rig, file)
+}
+
+/// Sets time and size of the file on the backend.
+fn change_on_backend(mem: &Arc<MemBackend>, mtime_ns: i64, size_bytes: Option<u64>) {
+    by_others(mem, |other| {
+        let change = AttrChange { mtime: Some(Timestamp(mtime_ns)), size_bytes, ..AttrChange::default() };
+        other.setattr(open(other, "a").inode(), change).unwrap();
+    });
+}
+
+/// The backend hung for a minute, and the process was killed meanwhile. Its write was carried out when the backend
+/// answered again, and gave the file that time. It was taken for a change by another program, because it was more than 5 s
+/// later than the call: the file kept the old content of other pages, and their new content was moved to a rescue file.
+#[test]
+fn p12_a_call_carried_out_long_after_the_death_is_no_change_by_another_program() {
+    let (rig, file) = with_a_held_write();
+    file.write_at(0, &[6; 10]).unwrap();
+    let Timestamp(now_ns) = rig.clock.wall();
+    let (engine, volume) =
+        killed_and_mounted_later(rig, file, |mem| change_on_backend(mem, now_ns + 60_000_000_000, None));
+    assert_eq!(volume.rescued(), []);
+    let mut wanted = vec![7; 3 * PAGE];
+    wanted[PAGE..2 * PAGE].fill(8);
+    wanted[..10].fill(6);
+    assert_same(&read_all(&open(&volume, "a")), &wanted, "a");
+    unmount(&engine, &volume);
+}
+
+/// A change up to 5 s after the last call was not noticed, although all calls had been answered.
+#[test]
+fn p12_a_change_soon_after_the_last_call_is_noticed_unless_that_was_under_way() {
+    let written = || {
+        let (rig, file) = with_a_dirty_page();
+        file.write_back().unwrap(); // and not durable
+        (rig, file)
+    };
+    for ((rig, file), later_ns, size_bytes) in [
+        (written(), 2_000_000_000, None),
+        (written(), 2_000_000_000, Some(5 * PAGE as u64)),
+        (with_a_held_write(), 60_000_000_000, Some(5 * PAGE as u64)),
+    ] {
+        let Timestamp(now_ns) = rig.clock.wall();
+        let (engine, volume) =
+            killed_and_mounted_later(rig, file, |mem| change_on_backend(mem, now_ns + later_ns, size_bytes));
+        let (from, ours) = rescued_bytes(&volume);
+        assert_eq!(from, RescuedFrom::Changed);
+        assert_same(&ours, &dirty_page_alone(), "ours");
+        unmount(&engine, &volume);
+    }
 }
 
 /// The call that was in flight at the kill was carried out. The time that it set is older than the last write, and older

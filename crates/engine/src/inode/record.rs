@@ -4,7 +4,7 @@
 //! S1. The record's stamp describes the durable state of the backend's file at a moment when none of our calls was in
 //!     progress, or says that a call may have changed it since. The latter is cleared only with the inode lock held and
 //!     if no call has begun since (K2). A call takes the lock after it was counted, so if both happen, the call comes
-//!     last.
+//!     last. In the same way it says whether all of these calls have been answered.
 //! S2. The record's tenant is that of the inode's wb. Both are read and changed with the state locked.
 //! S3. A record is marked nameless only by the volume that removed the last name. So a file that is missing on the
 //!     backend without that mark was removed by another program.
@@ -78,6 +78,15 @@ impl Inode {
         change
     }
 
+    /// Records that all of our calls have been answered, if they have (S1). Called after one was counted as ended.
+    pub(super) fn record_answered(&self) {
+        let now = self.sb.engine().clock.wall();
+        let _stamp = self.state.lock();
+        if let (Some(slot), true) = (self.slot(), self.changes.quiet().is_some()) {
+            self.sb.engine().arena.set_source_answered(slot, now.0.max(EVER_NS));
+        }
+    }
+
     /// Records the backend's answer, if it includes every call of ours (S1) and all of it is durable. A backend that
     /// crashes may revert to the earlier state.
     pub(crate) fn record_reported(&self, state: &InodeState) {
@@ -96,7 +105,7 @@ impl Inode {
             }
             _ => SourceStamp {
                 changing_since_ns: EVER_NS,
-                changing_until_ns: now.0.max(EVER_NS),
+                changing_until_ns: now.0.max(EVER_NS) | 1, // perhaps not answered
                 ..SourceStamp::default()
             },
         }
@@ -141,6 +150,9 @@ impl Inode {
         };
         let slot = self.sb.engine().arena.alloc_inode(&record)?;
         self.slot.store(slot.as_u32(), Ordering::Release);
+        if self.changes.quiet().is_some() {
+            self.sb.engine().arena.set_source_answered(slot, self.sb.engine().clock.wall().0.max(EVER_NS));
+        }
         state.node.get_or_insert_with(|| node.clone());
         Some(true)
     }

@@ -115,6 +115,7 @@ impl Inode {
             self.refresh(attr, self.quiet_if_alone(&change));
         }
         self.changes.end(change);
+        self.record_answered();
     }
 
     /// The same for a metadata flush. Another program may have changed other attributes at the same time, so the
@@ -136,6 +137,7 @@ impl Inode {
             None => {}
         }
         self.changes.end(change);
+        self.record_answered();
     }
 
     fn quiet_if_alone(&self, change: &Change) -> Option<Quiet> {

@@ -118,9 +118,9 @@ impl SuperBlock {
     /// Whether another program has changed a file since the process that wrote `record` last knew it.
     ///
     /// Size and mtime show it: if both are unchanged, so are the bytes. While a call of this volume was in progress, or
-    /// its result was unknown, the mtime may be any time in that period. A server has its own clock, and after a crash
-    /// may be back at an older time. Of its files, only a later time, or a size that no call of this volume can have
-    /// left, shows a change.
+    /// its result was unknown, the mtime may be any time in that period. A call that was not answered may have been
+    /// carried out at any later time, if the backend hung. A server has its own clock, and after a crash may be back at an
+    /// older time. Of its files, only a later time, or a size that no call of this volume can have left, shows a change.
     fn is_foreign(&self, record: &InodeRecord, attr: &Attr) -> bool {
         let source = &record.source;
         let (size_bytes, mtime_ns) = (attr.size_bytes, attr.mtime.0);
@@ -128,8 +128,15 @@ impl SuperBlock {
         if mtime_ns == source.mtime_ns && (size_bytes == source.size_bytes || !is_settled) {
             return false;
         }
+        let sizes = source.size_bytes.min(record.size_bytes)..=source.size_bytes.max(record.size_bytes);
+        let until_ns = match source.all_answered() {
+            true => source.changing_until_ns,
+            false if sizes.contains(&size_bytes) => self.engine().clock.wall().0,
+            // A call of a backend that hung leaves one of these sizes.
+            false => source.changing_until_ns.saturating_add(CALL_TAKES_NS),
+        };
         let is_of_a_call = (source.changing_since_ns.saturating_sub(CLOCKS_DIFFER_NS)
-            ..=source.changing_until_ns.saturating_add(CALL_TAKES_NS))
+            ..=until_ns.saturating_add(CLOCKS_DIFFER_NS))
             .contains(&mtime_ns);
         // A flush sets the time of the last write before it began: any time since the last known one. A write soon after
         // that may have an earlier time, because the file system below can have a finer clock than programs see here.
@@ -138,7 +145,6 @@ impl SuperBlock {
         if !is_settled && (is_of_a_flush || is_of_a_call) {
             return false;
         }
-        let sizes = source.size_bytes.min(record.size_bytes)..=source.size_bytes.max(record.size_bytes);
         let may_be_the_server = !is_settled || mtime_ns < source.mtime_ns;
         self.bdi().limits().device.is_some() || !may_be_the_server || !sizes.contains(&size_bytes)
     }
@@ -193,9 +199,11 @@ impl SuperBlock {
     }
 }
 
-/// How much older than the start of a call its time on the file may be: the kernel's file clock advances in ticks.
+/// How much the time of a call on the file may be before its start or after its answer: the kernel's file clock advances in
+/// ticks, and a server has a clock of its own.
 const CLOCKS_DIFFER_NS: i64 = 1_000_000_000;
-/// How long after its start the last call of a killed process may have changed the file.
+/// How long after its start a call that was not answered may have left a size beyond the last reported one and the one that
+/// programs saw last.
 const CALL_TAKES_NS: i64 = 5_000_000_000;
 
 /// A survivor whose file is open, and has its size or will have it once its pages are written back.
