@@ -13,8 +13,8 @@ Exit status:
   3  busy: something is in use; nothing was changed
   4  the deadline passed; the volume stays mounted, nothing is lost
   5  not mounted, or no daemon listens
-  6  unmounted; data of files that were removed from the source
-     directory is in slackwater-conflict-* files there
+  6  unmounted or synced; data of files that were removed from the
+     source directory is in slackwater-conflict-* files there
   7  unmounted by force at the deadline; unwritten data is kept for
      the next mount";
 

@@ -62,7 +62,7 @@ mod volume;
 mod xattrs;
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use slackwater::BackendError;
@@ -189,5 +189,9 @@ impl Backend for DirBackend {
 
     fn descriptor(&self, node: &Node) -> Option<OwnedFd> {
         self.volume.descriptor(node)
+    }
+
+    fn last_path(&self, node: &Node) -> Option<PathBuf> {
+        self.volume.last_path(node)
     }
 }

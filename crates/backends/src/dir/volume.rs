@@ -1,11 +1,11 @@
 //! The open root, and making nodes from descriptors.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat, openat2, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat, openat2, readlinkat, statx};
 use rustix::io::{self, Errno, fcntl_dupfd_cloexec};
 use slackwater::backend::{FileHandle, Found, Limits, Node, NodeKind};
 use slackwater::{BackendError, ErrorKind, NodeId};
@@ -125,6 +125,14 @@ impl Volume {
     /// Another descriptor of a node, which keeps the file alive.
     pub(super) fn descriptor(&self, node: &Node) -> Option<OwnedFd> {
         fcntl_dupfd_cloexec(&*self.node(node).ok()?.path, 3).ok()
+    }
+
+    /// The path that the kernel shows for a removed file.
+    pub(super) fn last_path(&self, node: &Node) -> Option<PathBuf> {
+        let (fds, name) = self.fds.name_of(&self.node(node).ok()?.path);
+        let mut shown = readlinkat(fds, name, Vec::new()).ok()?.into_bytes();
+        shown.truncate(shown.strip_suffix(b" (deleted)").map_or(shown.len(), <[u8]>::len));
+        Some(PathBuf::from(OsString::from_vec(shown)))
     }
 
     /// The directory behind `node`, and `name` if it may be one in it.

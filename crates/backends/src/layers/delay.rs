@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use slackwater::Clock;
@@ -77,6 +78,10 @@ impl Backend for Delay {
 
     fn descriptor(&self, node: &Node) -> Option<OwnedFd> {
         self.inner.descriptor(node)
+    }
+
+    fn last_path(&self, node: &Node) -> Option<PathBuf> {
+        self.inner.last_path(node)
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Limits, Node, NodeSupply};
@@ -109,6 +110,10 @@ impl Backend for Fault {
 
     fn descriptor(&self, node: &Node) -> Option<OwnedFd> {
         self.shared.inner.descriptor(node)
+    }
+
+    fn last_path(&self, node: &Node) -> Option<PathBuf> {
+        self.shared.inner.last_path(node)
     }
 }
 

@@ -5,6 +5,7 @@
 //! call.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Limits, Node, NodeSupply};
@@ -111,6 +112,10 @@ impl Backend for Rate {
 
     fn descriptor(&self, node: &Node) -> Option<OwnedFd> {
         self.inner.descriptor(node)
+    }
+
+    fn last_path(&self, node: &Node) -> Option<PathBuf> {
+        self.inner.last_path(node)
     }
 }
 

@@ -4,7 +4,9 @@
 use std::fs;
 
 use slackwater::backend::Removal;
-use slackwater::{Engine, ErrorKind, File, FileError, RescuedFrom, SuperBlock, Tunables, UmountError, UmountOptions};
+use slackwater::{
+    Engine, ErrorKind, File, FileError, RescuedFrom, SuperBlock, Tunables, UmountError, UmountOptions, UncleanFile,
+};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{DirBackend, Fault, FaultControl, Rule, SystemClock};
 use std::sync::Arc;
@@ -77,6 +79,49 @@ fn p02_a_dirty_file_replaced_behind_the_volume_is_kept_by_a_sync_that_fails_firs
     assert_same(&mounted.rescued(), &bytes, "what it held");
     assert_same(&fs::read(mounted.dir.path().join("a")).unwrap(), b"theirs", "theirs");
     mounted.volume.umount(UmountOptions::default()).unwrap();
+}
+
+/// Only the first fsync failed. The next one returned 0, and the status had nothing of the file.
+#[test]
+fn p02_a_file_without_a_name_is_reported_until_a_sync_has_copied_it() {
+    let mounted = Mounted::new("removed-reported");
+    let (file, bytes) = mounted.dirty("a");
+    fs::remove_file(mounted.dir.path().join("a")).unwrap();
+    for _ in 0..3 {
+        assert_eq!(file.fsync().unwrap_err().kind(), ErrorKind::Stale);
+        let status = mounted.volume.status();
+        assert_eq!((status.removed_files, status.bytes_left()), (1, 100_001));
+        assert_eq!(status.failing, Some(ErrorKind::Stale));
+        assert_eq!(mounted.volume.would_lose()[..], [UncleanFile { id: file.inode().id(), bytes: 100_001 }]);
+    }
+    mounted.volume.sync().unwrap();
+    assert_same(&mounted.rescued(), &bytes, "what it held");
+    file.fsync().unwrap();
+    let status = mounted.volume.status();
+    assert_eq!((status.removed_files, status.bytes_left(), status.failing), (0, 0, None));
+    assert_eq!(mounted.volume.would_lose(), []);
+    drop(file);
+    mounted.volume.umount(UmountOptions::default()).unwrap();
+}
+
+/// The unmount failed with 0 bytes not written back, and nothing was listed that a discard would lose.
+#[test]
+fn p03_data_whose_whole_backend_was_removed_is_not_written_back() {
+    let mounted = Mounted::new("removed-root");
+    let (file, _) = mounted.dirty("a");
+    fs::remove_dir_all(mounted.dir.path()).unwrap();
+    let soon = UmountOptions { deadline: Some(Duration::from_millis(50)), discard: false };
+    for _ in 0..3 {
+        mounted.volume.sync().unwrap_err();
+        file.fsync().unwrap_err();
+    }
+    drop(file);
+    let refused = mounted.volume.umount(soon);
+    let wanted = UmountError::Deadline { dirty_bytes: 100_001, cause: Some(ErrorKind::Stale) };
+    assert_eq!(format!("{refused:?}"), format!("{:?}", Err::<(), _>(wanted)));
+    assert_eq!(mounted.volume.would_lose().iter().map(|file| file.bytes).sum::<u64>(), 100_001);
+    mounted.volume.umount(UmountOptions { discard: true, ..UmountOptions::default() }).unwrap();
+    assert!(mounted.engine.surviving_volumes().is_empty());
 }
 
 #[test]

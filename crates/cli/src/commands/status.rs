@@ -14,6 +14,7 @@ use crate::control::protocol::{FailedUpgrade, KeptStatus, ObjectRole, ObjectStat
 use crate::exit::Failure;
 use crate::output::shell;
 use crate::output::terminal::errln;
+use crate::volume::rescued::Removed;
 use crate::volume::tenants;
 
 /// Prints the status of one or all mounts.
@@ -110,6 +111,9 @@ fn describe(status: &Status) -> String {
         text += &format!("  WRITE-BACK FAILS: {error}{times}; the data is kept and retried\n");
     } else if status.failures > 0 && !is_fenced {
         text += &format!("  write-back failed {} times and has succeeded since\n", status.failures);
+    }
+    if let Some(removed) = Removed::of(status) {
+        removed.advice().iter().for_each(|line| text += &format!("  {line}\n"));
     }
     if let Some(object) = &status.object {
         text += &describe_object(object, &status.mountpoint);

@@ -248,6 +248,12 @@ pub(crate) struct Status {
     pub(crate) written_bytes: u64,
     pub(crate) open_files: u64,
     pub(crate) inodes: u64,
+    /// Files that another program removed in the source while they were dirty, and that no file there has the data of yet;
+    /// and their bytes, which are part of `bytes_left`. 0 from a mount process of an earlier version.
+    #[serde(default)]
+    pub(crate) removed_files: u64,
+    #[serde(default)]
+    pub(crate) removed_bytes: u64,
     /// The last write-back error, while write-back fails.
     pub(crate) failing: Option<String>,
     /// Failed attempts since the mount. This and all later fields are 0 or empty from a mount process of an earlier
@@ -363,6 +369,8 @@ impl Status {
             written_bytes: 0,
             open_files: 0,
             inodes: 0,
+            removed_files: 0,
+            removed_bytes: 0,
             failing: None,
             failures: 0,
             oldest_ms: None,

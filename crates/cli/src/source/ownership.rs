@@ -27,13 +27,14 @@ use crate::source::directory::Directory;
 use crate::source::lock::Owner;
 use crate::source::{Source, dead_mounts, lock, lock_holders};
 use crate::volume::endpoints;
+use crate::volume::rescued::Removed;
 
 /// How long an owner that does not answer, or has just ended, may still hold what it is about to release.
 const LEAVING: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A source that this process owns. Dropping it releases the lock first, because the end of the entry wakes a waiting
-/// process.
+/// A source that this process owns. Dropping it releases the lock first, because a waiting process looks for the end
+/// of the entry.
 pub(crate) struct Ownership {
     /// Of a directory.
     lock: Option<OwnedFd>,
@@ -126,7 +127,16 @@ pub(crate) fn acquire(
         say(&format!("{}; waiting until it is free", refusal.what));
         match &obstacle {
             Obstacle::Mount(found) => {
-                found.wait_until_dead().map_err(failed)?;
+                let mut asked_at = Instant::now();
+                while found.is_still_alive() {
+                    thread::sleep(LOOK);
+                    if !wait && asked_at.elapsed() > LEAVING {
+                        if let Some(removed) = removed_for_long(found) {
+                            return Err(Failure { advice: removed.advice(), ..refusal });
+                        }
+                        asked_at = Instant::now();
+                    }
+                }
                 left_at = Some(Instant::now());
             }
             // It is not known which of the locks is released first.
@@ -205,6 +215,21 @@ impl Obstacle {
                 Err(_) => return false,
             }
         }
+    }
+}
+
+/// The removed files of a mount. `None` if there are none, or if it copies them within [`LEAVING`]. Otherwise they have no
+/// place in its source, and it never ends by itself.
+fn removed_for_long(found: &Found) -> Option<Removed> {
+    let start = Instant::now();
+    loop {
+        let answer = client::ask(&found.socket(), &found.entry.volume_ref(), &Request::Status, client::ANSWER_WITHIN);
+        let Ok(Reply::Status(status)) = answer else { return None };
+        let removed = Removed::of(&status)?;
+        if start.elapsed() >= LEAVING {
+            return Some(removed);
+        }
+        thread::sleep(LOOK);
     }
 }
 

@@ -6,6 +6,7 @@ use slackwater::{Rescued, RescuedFrom};
 use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 
+use crate::control::protocol::Status;
 use crate::exit::{Failure, Reason};
 use crate::output::terminal::errln;
 
@@ -17,16 +18,50 @@ pub(crate) fn print_all(rescued: &[Rescued], source: &Path) {
     rescued.iter().for_each(|rescued| errln!("{}", line(rescued, source)));
 }
 
-/// The outcome of an unmount that rescued data.
+/// Files that other programs removed in the source while they were dirty, and that no file there has the data of yet.
+pub(crate) struct Removed {
+    pub(crate) bytes: u64,
+    pub(crate) text: String,
+    source: String,
+}
+
+impl Removed {
+    /// Those of a mount, if there are any.
+    pub(crate) fn of(status: &Status) -> Option<Self> {
+        (status.removed_files > 0).then(|| Self::new(status.removed_files, status.removed_bytes, &status.source))
+    }
+
+    pub(crate) fn new(files: u64, bytes: u64, source: &Path) -> Self {
+        let source = source.printable().to_string();
+        let text = format!("{} with {} had been removed in {source}", count(files), size::text(bytes));
+        Self { bytes, text, source }
+    }
+
+    /// Lines about them for a message: what they are, and what to do.
+    pub(crate) fn advice(&self) -> Vec<String> {
+        vec![
+            self.text.clone(),
+            format!("the next sync or unmount copies them to slackwater-conflict-* files in {}", self.source),
+            "if that directory itself was removed, they have no place left: umount --discard lists them, and drops them"
+                .to_owned(),
+        ]
+    }
+}
+
+fn count(files: u64) -> String {
+    if files == 1 { "1 file".to_owned() } else { format!("{files} files") }
+}
+
+/// The outcome of a sync or an unmount, as `done` says, that rescued data.
 ///
 /// # Errors
 /// `Rescued`, if there are rescue files.
-pub(crate) fn after_unmount(rescued: &[Rescued], source: &Path) -> Result<(), Failure> {
+pub(crate) fn after(done: &str, rescued: &[Rescued], source: &Path) -> Result<(), Failure> {
     if rescued.is_empty() {
         return Ok(());
     }
-    let files = if rescued.len() == 1 { "1 file".to_owned() } else { format!("{} files", rescued.len()) };
-    let what = format!("unmounted, but {files} with unwritten data had been removed in {}", source.printable());
+    let files = count(rescued.len() as u64);
+    let what = format!("{done}, but {files} with unwritten data had been removed in {}", source.printable());
     let failure = Failure::new(Reason::Rescued, what);
     let named = rescued.iter().take(NAMED_MAX).fold(failure, |failure, rescued| failure.advise(line(rescued, source)));
     Err(match rescued.len().saturating_sub(NAMED_MAX) {
@@ -36,15 +71,15 @@ pub(crate) fn after_unmount(rescued: &[Rescued], source: &Path) -> Result<(), Fa
 }
 
 fn line(rescued: &Rescued, source: &Path) -> String {
-    let (bytes, number) = (size::text(rescued.bytes), rescued.id.ino);
+    let bytes = size::text(rescued.bytes);
+    let owner = match &rescued.path {
+        Some(path) => path.printable().to_string(),
+        None => format!("inode {} of {}", rescued.id.ino, source.printable()),
+    };
     let file = source.join(&rescued.name);
     let what = match rescued.from {
         RescuedFrom::Removed => "which was removed or replaced in the source",
         RescuedFrom::Changed | _ => "which was changed in the source",
     };
-    format!(
-        "{bytes} belonged to inode {number} of {}, {what}: the source stays as it is, the data is in {}.",
-        source.printable(),
-        file.printable()
-    )
+    format!("{bytes} belonged to {owner}, {what}: the source stays as it is, the data is in {}.", file.printable())
 }

@@ -109,12 +109,62 @@ fn p02_unmounting_a_removed_source_with_dirty_data_reports_it() {
     let file = File::create(mountpoint.join("a")).unwrap();
     file.write_all_at(&bytes(1, LEN), 0).unwrap();
     fs::remove_dir_all(&source).unwrap();
-    assert!(file.sync_all().is_err());
+    for _ in 0..3 {
+        assert!(file.sync_all().is_err());
+    }
     drop(file);
     let path = mountpoint.to_str().unwrap();
-    scratch.run(["sync", path]).expect(1, &[]);
+    let lost = "1 file with 8.0 KiB had been removed in";
+    for _ in 0..2 {
+        scratch.run(["sync", path]).expect(1, &[lost]);
+    }
+    scratch.run(["status", path]).expect(0, &["unwritten: 8.0 KiB", "WRITE-BACK FAILS", lost]);
     let left = scratch.run_when_free(["umount", path, "--deadline", "1s"]);
-    assert_eq!(left.code, Some(4), "{}", left.text);
+    left.expect(4, &["8.0 KiB unwritten", lost, "umount --discard lists them"]);
+    assert!(!left.text.contains("longer"), "{}", left.text);
+    scratch.run(["umount", path, "--discard"]).expect(2, &["8.0 KiB  ", "cannot ask"]);
+    scratch.umount_with(&mountpoint, &["--discard", "--yes"]);
+    drop(mount);
+}
+
+/// A sync copied the data of removed files to other files, and said nothing.
+#[test]
+fn p02_a_sync_that_copies_removed_files_names_them() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let _mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    fs::create_dir(mountpoint.join("dir")).unwrap();
+    for name in ["a", "b"] {
+        fs::write(mountpoint.join("dir").join(name), bytes(1, LEN)).unwrap();
+    }
+    fs::remove_dir_all(source.join("dir")).unwrap();
+    let path = mountpoint.to_str().unwrap();
+    scratch.run(["sync", path]).expect(1, &["2 files with 16.0 KiB had been removed in"]);
+    let copied = scratch.run(["sync", path]);
+    copied.expect(6, &["synced, but 2 files with unwritten data had been removed", "slackwater-conflict-"]);
+    scratch.run(["sync", path]).expect(0, &[]);
+    for entry in fs::read_dir(&source).unwrap() {
+        assert!(fs::read(entry.unwrap().path()).unwrap() == bytes(1, LEN));
+    }
+    assert_eq!(fs::read_dir(&source).unwrap().count(), 2);
+    scratch.umount(&mountpoint);
+}
+
+/// A mount of a new directory in place of a removed one waited for ever for the process that had its data.
+#[test]
+fn a_mount_is_refused_while_removed_files_of_its_source_have_no_place() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let (source, mountpoint) = scratch.pair("a");
+    let mount = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    fs::write(mountpoint.join("a"), bytes(1, LEN)).unwrap();
+    fs::remove_dir_all(&source).unwrap();
+    rustix::mount::unmount(&mountpoint, rustix::mount::UnmountFlags::DETACH).unwrap();
+    fs::create_dir(&source).unwrap();
+    let (from, to) = (source.to_str().unwrap(), mountpoint.to_str().unwrap());
+    let refused = scratch.run(["mount", from, to, "--cache", "32MiB", "--background"]);
+    refused.expect(3, &["1 file with 8.0 KiB had been removed in"]);
     scratch.umount_with(&mountpoint, &["--discard", "--yes"]);
     drop(mount);
 }

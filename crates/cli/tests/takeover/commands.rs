@@ -67,6 +67,19 @@ fn a_command_whose_server_dies_is_answered_by_the_next_one() {
     kept.umount().expect(0, &[]);
 }
 
+/// Only the process that wrote to a file without a name has its data.
+#[test]
+fn p02_a_restart_is_refused_while_removed_files_are_not_copied() {
+    let mut kept = Kept::new(&["--dirty-expire", "1h"]);
+    fs::write(kept.mountpoint.join("file"), "content").unwrap();
+    fs::remove_file(kept.source.join("file")).unwrap();
+    kept.run(&["sync"]).expect(1, &["1 file with 7 B had been removed in"]);
+    kept.run(&["restart"]).expect(3, &["would not have the data", "1 file with 7 B had been removed in"]);
+    kept.run(&["sync"]).expect(6, &["slackwater-conflict-"]);
+    kept.run(&["restart"]).expect(0, &["Restarted"]);
+    kept.umount().expect(0, &[]);
+}
+
 #[test]
 fn a_restart_replaces_the_process_and_closes_nothing() {
     let mut kept = Kept::new(&["--dirty-expire", "1h"]);

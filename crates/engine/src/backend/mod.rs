@@ -50,6 +50,7 @@ pub use values::{
 use std::any::Any;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use slackwater_sync::shim::Arc;
 
@@ -97,6 +98,14 @@ pub trait Backend: Send + Sync + 'static {
     /// # Blocking
     /// Never.
     fn descriptor(&self, _node: &Node) -> Option<OwnedFd> {
+        None
+    }
+
+    /// The last path of a node that has lost its name, for messages. `None` if that is unknown.
+    ///
+    /// # Blocking
+    /// Never.
+    fn last_path(&self, _node: &Node) -> Option<PathBuf> {
         None
     }
 }

@@ -7,7 +7,7 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::SyncScope;
-use crate::error::FileError;
+use crate::error::{ErrorKind, FileError};
 use crate::errseq::ErrCursor;
 use crate::file::File;
 use crate::inode::Inode;
@@ -20,7 +20,8 @@ impl File {
     ///
     /// # Errors
     /// The error of this attempt, or an earlier write-back error not yet reported through this description. In either
-    /// case the data is kept and retried.
+    /// case the data is kept and retried. `Stale` while the backend has the data under no name: see
+    /// [`VolumeStatus::removed_files`](crate::VolumeStatus::removed_files).
     ///
     /// # Blocking
     /// Waits for the backend.
@@ -44,6 +45,9 @@ impl File {
         let attempt = sync_inode(self.inode.arc(), scope, None);
         let news = self.take_write_error();
         attempt?;
+        if self.inode.super_block().is_homeless(self.inode.arc()) {
+            return Err(FileError::Writeback(ErrorKind::Stale));
+        }
         news.map_or(Ok(()), |kind| Err(FileError::Writeback(kind)))
     }
 
@@ -62,7 +66,7 @@ impl File {
 
     /// A write-back error not yet reported through this description, without marking it as reported. `close` returns
     /// this, because its result may reach no program (exit, `dup2`).
-    pub fn peek_write_error(&self) -> Option<crate::error::ErrorKind> {
+    pub fn peek_write_error(&self) -> Option<ErrorKind> {
         self.inode.errseq.check(*self.wb_err.lock())
     }
 
@@ -80,7 +84,7 @@ impl File {
     }
 
     /// A write-back error not yet reported through this description. It counts as reported afterwards.
-    pub fn take_write_error(&self) -> Option<crate::error::ErrorKind> {
+    pub fn take_write_error(&self) -> Option<ErrorKind> {
         let (old, new, news) = {
             let mut wb_err = self.wb_err.lock();
             let old = *wb_err;

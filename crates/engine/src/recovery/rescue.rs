@@ -45,6 +45,6 @@ impl SuperBlock {
         let bytes = pages.len() as u64 * PAGE_BYTES;
         tracing::warn!(target: "slackwater::recovery", volume = self.name(), %id, bytes, ?from, file = ?name,
             "a file with unwritten data was changed or removed in the backend: its data is in a file of its own");
-        Ok(Some(Rescued { id, from, name, bytes }))
+        Ok(Some(Rescued { id, from, path: None, name, bytes }))
     }
 }

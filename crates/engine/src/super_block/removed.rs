@@ -2,7 +2,8 @@
 //!
 //! Write-back through the open node succeeds, but no name leads to the data. The answer to the metadata flush that
 //! follows shows this. It is reported like a failed write-back (P2). The next sync of the volume, or its unmount,
-//! copies the file's content to a rescue file.
+//! copies the file's content to a rescue file. Until then the file counts as not written back: each fsync of it fails, and
+//! its bytes are among those that an unmount has to write and a discard would lose.
 //!
 //! # Invariants
 //! G1. A file is recorded with its node open, before its metadata flush counts as answered. So its content can be read
@@ -13,6 +14,8 @@
 //!     before its deadline may leave such a call. Then no other copy is begun, so that a backend that hangs takes the
 //!     reserve of frames once.
 
+use std::path::PathBuf;
+
 use slackwater_arena::{Arena, FrameId, Pool, Scatter};
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
@@ -22,12 +25,15 @@ use crate::error::{BackendError, ErrorKind};
 use crate::inode::{Change, Inode};
 use crate::super_block::rescued::keeping;
 use crate::super_block::{RescueFile, Rescued, RescuedFrom, SuperBlock};
-use crate::units::{PAGE_BYTES, PageIndex, Tick};
+use crate::units::{NodeId, PAGE_BYTES, PageIndex, Tick};
 
 /// A file without a name whose data exists nowhere else.
+#[derive(Clone)]
 pub(crate) struct RemovedFile {
     inode: Arc<Inode>,
     node: Node,
+    /// A thread copies it.
+    is_taken: bool,
 }
 
 /// The frames of a copy (G3).
@@ -46,13 +52,14 @@ impl SuperBlock {
     /// Records that the backend reported `inode`, which was just written, to have no name (G1).
     pub(crate) fn note_nameless(&self, inode: &Arc<Inode>) {
         let node = {
-            let state = inode.state.lock();
+            let mut state = inode.state.lock();
+            state.attr.nlink = 0;
             state.node.clone().filter(|_| !state.nameless && !state.doomed)
         };
         let Some(node) = node.filter(|_| inode.kind() == NodeKind::File) else { return };
         let mut removed = self.removed.lock();
         if !removed.iter().any(|file| Arc::ptr_eq(&file.inode, inode)) {
-            removed.push(RemovedFile { inode: Arc::clone(inode), node });
+            removed.push(RemovedFile { inode: Arc::clone(inode), node, is_taken: false });
         }
         drop(removed);
         if self.is_removed_by_others(inode) {
@@ -60,6 +67,25 @@ impl SuperBlock {
             self.note_failure(ErrorKind::Stale);
             inode.write_failures.fetch_add(1, Ordering::AcqRel);
         }
+    }
+
+    /// The files that other programs removed and that no rescue file has yet, with their bytes that are not unclean.
+    pub(crate) fn homeless(&self) -> Vec<(NodeId, u64)> {
+        let inodes: Vec<_> = self.removed.lock().iter().map(|file| Arc::clone(&file.inode)).collect();
+        let theirs = inodes.iter().filter(|inode| self.is_removed_by_others(inode));
+        theirs.map(|inode| (inode.id(), inode.size_bytes().saturating_sub(inode.unclean_bytes()))).collect()
+    }
+
+    /// The last paths of files that other programs removed and that no rescue file has yet, as far as they are known.
+    pub fn removed_paths(&self) -> Vec<(NodeId, PathBuf)> {
+        let nodes: Vec<_> = self.removed.lock().iter().map(|file| file.node.clone()).collect();
+        nodes.iter().filter_map(|node| Some((node.id(), self.bdi().backend.last_path(node)?))).collect()
+    }
+
+    /// Whether another program removed the file, and no rescue file has its content yet.
+    pub(crate) fn is_homeless(&self, inode: &Arc<Inode>) -> bool {
+        let is_listed = || self.removed.lock().iter().any(|file| Arc::ptr_eq(&file.inode, inode));
+        inode.attr().nlink == 0 && is_listed() && self.is_removed_by_others(inode)
     }
 
     /// G2. False also while this cannot be decided.
@@ -92,35 +118,41 @@ impl SuperBlock {
     /// # Blocking
     /// Waits for the backend until `deadline` at most, if there is such a file.
     pub(crate) fn rescue_removed(&self, deadline: Option<Tick>) -> Result<(), BackendError> {
-        let mut removed = std::mem::take(&mut *self.removed.lock());
+        let taken: Vec<_> = {
+            let mut removed = self.removed.lock();
+            let free = removed.iter_mut().filter(|file| !file.is_taken);
+            free.map(|file| {
+                file.is_taken = true;
+                file.clone()
+            })
+            .collect()
+        };
         let mut result = Ok(());
-        removed.retain(|file| {
-            if file.inode.state.lock().nameless {
-                return false;
-            }
-            if !self.is_removed_by_others(&file.inode) {
-                return true; // G2
-            }
-            match self.copy_removed(file, deadline) {
-                Ok(rescued) => {
-                    self.rescued.lock().push(rescued);
-                    false
-                }
-                Err(error) => {
-                    if result.is_ok() {
-                        result = Err(error);
-                    }
-                    true
-                }
-            }
-        });
-        self.removed.lock().extend(removed);
+        for file in &taken {
+            let is_ours = file.inode.state.lock().nameless;
+            let copied = match !is_ours && self.is_removed_by_others(&file.inode) {
+                true => self.copy_removed(file, deadline).map(Some),
+                false => Ok(None), // G2
+            };
+            let is_done = is_ours || matches!(copied, Ok(Some(_)));
+            self.rescued.lock().extend(copied.unwrap_or_else(|error| {
+                result = std::mem::replace(&mut result, Ok(())).and(Err(error));
+                None
+            }));
+            // `taken` keeps the node open: no lock is held when it is closed.
+            let mut removed = self.removed.lock();
+            removed.retain(|other| !(is_done && Arc::ptr_eq(&other.inode, &file.inode)));
+            removed
+                .iter_mut()
+                .filter(|other| Arc::ptr_eq(&other.inode, &file.inode))
+                .for_each(|it| it.is_taken = false);
+        }
         result
     }
 
     fn copy_removed(
         &self,
-        RemovedFile { inode, node }: &RemovedFile,
+        RemovedFile { inode, node, .. }: &RemovedFile,
         deadline: Option<Tick>,
     ) -> Result<Rescued, BackendError> {
         if self.late_copy.lock().strong_count() > 0 {
@@ -154,7 +186,8 @@ impl SuperBlock {
         })?;
         tracing::warn!(target: "slackwater::writeback", volume = self.name(), id = %inode.id(), size_bytes, file = ?name,
             "another program removed a file that had dirty data here; its content was copied to a rescue file");
-        Ok(Rescued { id: inode.id(), from: RescuedFrom::Removed, name, bytes: size_bytes })
+        let path = self.bdi().backend.last_path(node);
+        Ok(Rescued { id: inode.id(), from: RescuedFrom::Removed, path, name, bytes: size_bytes })
     }
 
     /// Reads `count` consecutive pages into `frames`, zero-filled beyond the end of the backend's file.

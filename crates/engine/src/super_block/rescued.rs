@@ -5,6 +5,7 @@
 //! so a rescue that fails or is interrupted is repeated under the same name.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use slackwater_arena::{FrameId, Gather};
 use slackwater_sync::shim::Arc;
@@ -32,6 +33,8 @@ pub struct Rescued {
     pub id: NodeId,
     /// Why the data was not written to it.
     pub from: RescuedFrom,
+    /// Where the file was, if that is known.
+    pub path: Option<PathBuf>,
     /// Name of the rescue file in the root of the volume.
     pub name: OsString,
     /// Bytes of rescued data, in whole pages.

@@ -59,17 +59,22 @@ pub struct VolumeStatus {
     /// Times that another program changed a file in the backend while it was dirty here, and our data replaced the
     /// change.
     pub changed_underneath: u64,
+    /// Files that another program removed or replaced in the backend while they were dirty here, and that were not copied to
+    /// a rescue file yet. The next sync of the volume or its unmount does that.
+    pub removed_files: u64,
+    /// Their bytes, without those that are dirty, under write-back or not durable.
+    pub removed_bytes: u64,
     /// Files of a killed process that another program had changed or removed before the mount. Their dirty data is in
     /// rescue files, which [`SuperBlock::rescued`] lists.
     pub rescued_files: u64,
-    /// The last write-back error, if the last attempt failed.
+    /// The last write-back error, if the last attempt failed. `Stale` while there are removed files.
     pub failing: Option<ErrorKind>,
 }
 
 impl VolumeStatus {
-    /// Bytes that an unmount still has to write back and commit.
+    /// Bytes that an unmount still has to write back and commit, or to copy to a rescue file.
     pub fn bytes_left(&self) -> u64 {
-        self.dirty_bytes + self.writeback_bytes + self.unstable_bytes
+        self.dirty_bytes + self.writeback_bytes + self.unstable_bytes + self.removed_bytes
     }
 }
 
@@ -79,6 +84,8 @@ impl SuperBlock {
         let pages = self.pages();
         let bytes = |pages: i64| pages as u64 * PAGE_BYTES;
         let failing = self.bdi.has_failed().then(|| self.errseq.check(ErrCursor::default())).flatten();
+        let removed = self.homeless();
+        let failing = failing.or((!removed.is_empty()).then_some(ErrorKind::Stale));
         let oldest = self.wbs().iter().filter_map(|wb| wb.lists.lock().oldest_dirty()).min();
         let now = self.engine.clock.now();
         VolumeStatus {
@@ -101,6 +108,8 @@ impl SuperBlock {
             open_files: u64::from(self.open_files.load(Ordering::Acquire)),
             inodes: self.inodes.iter().map(|shard| shard.lock().len() as u64).sum(),
             changed_underneath: self.changed_underneath.load(Ordering::Relaxed),
+            removed_files: removed.len() as u64,
+            removed_bytes: removed.iter().map(|(_, bytes)| bytes).sum(),
             rescued_files: self.rescued.lock().len() as u64,
             failing,
         }

@@ -25,6 +25,7 @@
 //! # Kernel counterpart
 //! `generic_shutdown_super`; sem. 6.1. Differs: it flushes before it detaches, and fails instead of losing data.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use slackwater_sync::gate;
@@ -33,7 +34,6 @@ use slackwater_sync::shim::atomic::Ordering;
 
 use crate::backend::NodeKind;
 use crate::error::{ErrorKind, InsideScan, UmountError};
-use crate::errseq::ErrCursor;
 use crate::super_block::SuperBlock;
 use crate::units::{NodeId, Tick};
 use crate::writeback::Settled;
@@ -57,7 +57,7 @@ pub struct UmountOptions {
 pub struct UncleanFile {
     /// The file.
     pub id: NodeId,
-    /// Bytes in pages that are dirty, under write-back or not yet durable.
+    /// Bytes in pages that are dirty, under write-back or not yet durable. If another program removed the file, all its bytes.
     pub bytes: u64,
 }
 
@@ -215,17 +215,14 @@ impl SuperBlock {
         Ok(())
     }
 
-    /// The files with data that is not durable in the backend, and how many bytes each has. A discarding unmount would
-    /// lose it.
+    /// The files with data that is not durable in the backend under a name, and how many bytes each has. A discarding
+    /// unmount would lose it.
     pub fn would_lose(&self) -> Vec<UncleanFile> {
-        let mut files: Vec<_> = self
-            .all_inodes()
-            .iter()
-            .map(|inode| UncleanFile { id: inode.id(), bytes: inode.unclean_bytes() })
-            .filter(|file| file.bytes != 0)
-            .collect();
-        files.sort_by_key(|file| file.id);
-        files
+        let mut files = BTreeMap::<_, u64>::new();
+        let unclean = self.all_inodes().into_iter().map(|inode| (inode.id(), inode.unclean_bytes()));
+        self.homeless().into_iter().chain(unclean).for_each(|(id, bytes)| *files.entry(id).or_default() += bytes);
+        let files = files.into_iter().filter(|(_, bytes)| *bytes != 0);
+        files.map(|(id, bytes)| UncleanFile { id, bytes }).collect()
     }
 
     fn check_busy(&self) -> Result<(), UmountError> {
@@ -274,8 +271,8 @@ impl SuperBlock {
     }
 
     fn deadline_error(&self) -> UmountError {
-        let cause = self.bdi().has_failed().then(|| self.errseq().check(ErrCursor::default())).flatten();
-        UmountError::Deadline { dirty_bytes: self.unclean_bytes(), cause }
+        let status = self.status();
+        UmountError::Deadline { dirty_bytes: self.unclean_bytes() + status.removed_bytes, cause: status.failing }
     }
 
     /// Discard: dirty data is dropped, now or when its unit completes.

@@ -176,7 +176,8 @@ pub(super) fn end_with_data_left(volumes: &Volumes, end: End) -> ! {
         End::GivenUp => ("Given up", Reason::Failed),
         End::Left | End::Flushed => ("Ended by force", Reason::Left),
     };
-    let (left, arena) = (size::text(volumes.figures().0), volumes.shared.arena.printable());
+    let left = volumes.sessions().iter().map(|(_, session)| session.bytes_left_at_end()).sum();
+    let (left, arena) = (size::text(left), volumes.shared.arena.printable());
     errln!("{what}: {left} not written back. The data is kept in {arena}; the next daemon writes it back.");
     let sources: Vec<_> = volumes.sessions().iter().filter_map(|(_, session)| session.entry.source.device()).collect();
     early_exit::exit_now(reason, &sources)

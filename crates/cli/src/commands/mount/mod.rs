@@ -233,7 +233,7 @@ fn serve_until_end(
 /// Ends the process as a crash would, but without a dead mount. The entry stays and says where the data is.
 fn end_with_data_left(session: &Session, end: End, unanswered: &Unanswered) -> ! {
     let (source, arena) = (session.entry.source.name().printable(), session.entry.arena.printable());
-    let (left, mountpoint) = (size::text(session.figures().0), session.entry.mountpoint.printable());
+    let (left, mountpoint) = (size::text(session.bytes_left_at_end()), session.entry.mountpoint.printable());
     let (what, reason) = match end {
         End::GivenUp => (format!("Given up: {left} not written back to {source}."), Reason::Failed),
         End::Left | End::Flushed => {

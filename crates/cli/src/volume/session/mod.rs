@@ -33,6 +33,7 @@ use crate::pods::Pods;
 use crate::registry::Entry;
 use crate::source::opened::Opened;
 use crate::volume::front_end::{FrontEnd, UmountRequest};
+use crate::volume::rescued::{self, Removed};
 use crate::volume::settings::VolumeSetting;
 use crate::volume::{arena_file, pressure, shrinkers, tenants, unwritten_files};
 
@@ -170,10 +171,24 @@ impl Session {
         self.object().is_some_and(|object| object.role == ObjectRole::Fenced)
     }
 
-    /// Bytes that stay unwritten when the volume has ended. Data that was in flight when it was discarded is dropped when
+    /// Bytes that stay in the arena when the volume has ended. Data that was in flight when it was discarded is dropped when
     /// the source answers.
     pub(crate) fn bytes_left_at_end(&self) -> u64 {
-        if self.has_discarded() { 0 } else { self.figures().0 }
+        let removed = self.removed();
+        if let Some(removed) = removed.as_ref().filter(|_| !self.has_discarded()) {
+            tracing::error!(target: "slackwater::umount", "{}: lost, since this process ends", removed.text);
+        }
+        match self.has_discarded() {
+            true => 0,
+            false => self.figures().0.saturating_sub(removed.map_or(0, |removed| removed.bytes)),
+        }
+    }
+
+    /// The files that other programs removed in the source and that no file there has the data of.
+    pub(crate) fn removed(&self) -> Option<Removed> {
+        let volume = self.state().volume.clone();
+        let status = volume.map(|volume| volume.status()).filter(|status| status.removed_files > 0)?;
+        Some(Removed::new(status.removed_files, status.removed_bytes, self.entry.source.name()))
     }
 
     /// Unwritten bytes, and bytes written back since the mount.
@@ -269,6 +284,8 @@ impl Session {
             written_bytes: figure(|status| status.written_bytes),
             open_files: figure(|status| status.open_files),
             inodes: figure(|status| status.inodes),
+            removed_files: figure(|status| status.removed_files),
+            removed_bytes: figure(|status| status.removed_bytes),
             failing: figures.as_ref().and_then(|status| status.failing).map(|kind| kind.to_string()),
             failures: figure(|status| status.failures),
             oldest_ms: figures.as_ref().and_then(|status| status.oldest).map(tenants::ms),
@@ -409,7 +426,13 @@ impl Session {
             Request::WouldLose => Ok(self.would_lose().into_reply(self.entry.source.name().to_path_buf())),
             Request::Sync => {
                 let front_end = self.front_end(None, &mut tick)?;
-                self.watch(|| front_end.sync(), &mut tick).map(|()| Reply::Done)
+                let volume = self.state().volume.clone();
+                let rescued = || volume.as_ref().map_or_else(Vec::new, |volume| volume.rescued());
+                let known = rescued().len();
+                let synced = self.watch(|| front_end.sync(), &mut tick);
+                synced.map_err(|failure| self.with_location(failure))?;
+                rescued::after("synced", rescued().get(known..).unwrap_or_default(), self.entry.source.name())?;
+                Ok(Reply::Done)
             }
             Request::Umount { deadline_ms, force, discard, park } => {
                 let within = Duration::from_millis(deadline_ms);

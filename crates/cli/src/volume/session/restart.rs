@@ -25,6 +25,11 @@ impl Session {
         };
         let next = next.map(|next| next_program(peer, next)).transpose()?;
         let front_end = self.front_end(None, tick)?;
+        if let Some(removed) = self.removed() {
+            // Only this process has them open.
+            let failure = Failure::busy(format!("{mountpoint}: another process would not have the data of all files"));
+            return Err(Failure { advice: removed.advice(), ..failure });
+        }
         let state = self.state();
         if state.unmounting > 0 || front_end.is_unmounted() {
             return Err(Failure::busy(format!("{mountpoint} is being unmounted")));

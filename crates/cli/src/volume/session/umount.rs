@@ -72,11 +72,25 @@ impl Session {
         drop(unmounting);
         let deadline = deadline.max(Instant::now() + LAST_ANSWERS_WITHIN);
         self.wait_released(deadline, request.discard, tick)?;
-        rescued::after_unmount(&rescued.split_off(known.min(rescued.len())), self.entry.source.name())
+        rescued::after("unmounted", &rescued.split_off(known.min(rescued.len())), self.entry.source.name())
     }
 
     /// Adds what happens to unwritten data (S3).
-    fn with_location(&self, failure: Failure) -> Failure {
+    pub(super) fn with_location(&self, failure: Failure) -> Failure {
+        let failure = match self.removed() {
+            // The arena does not have them.
+            Some(removed) if failure.reason == Reason::Left => {
+                let is_all = self.figures().0 <= removed.bytes;
+                let failure = failure.advise(format!("{}: lost when this process ends", removed.text));
+                if is_all {
+                    return failure;
+                }
+                failure
+            }
+            // More time does not help.
+            Some(removed) => Failure { advice: removed.advice(), ..failure },
+            None => failure,
+        };
         let (source, arena) = (self.entry.source.name().printable(), self.entry.arena.printable());
         if self.is_fenced() && matches!(failure.reason, Reason::Deadline | Reason::Left) {
             let next = match failure.reason == Reason::Left {
