@@ -28,7 +28,7 @@ use crate::rig::{Mount, Scratch, need_fuse};
 const CALL_WITHIN: Duration = Duration::from_secs(60);
 
 /// A call that makes one request of a kind, and checks its outcome; it gets the mount, the source and a number for names.
-type Call = fn(&Path, &Path, u32) -> io::Result<()>;
+pub(super) type Call = fn(&Path, &Path, u32) -> io::Result<()>;
 
 /// The test of a kind of request.
 enum Case {
@@ -248,7 +248,7 @@ fn case_of(opcode: Opcode) -> Case {
 }
 
 /// A new file, open for reading and writing.
-fn file_with(mount: &Path, number: u32, bytes: &[u8]) -> io::Result<File> {
+pub(super) fn file_with(mount: &Path, number: u32, bytes: &[u8]) -> io::Result<File> {
     let path = mount.join(format!("f{number}"));
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
     file.write_all_at(bytes, 0)?;
@@ -359,10 +359,11 @@ fn every_request_to_an_overlay_that_is_killed_on_its_way_is_answered_with_its_ow
     });
 }
 
+/// On busy CPUs, a process that is to die after an answer may still begin the next request.
+pub(super) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 #[track_caller]
 fn kill_each_request(rig: &Rig) {
-    // On busy CPUs, a process that is to die after an answer may still begin the next request.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut number = 0;
     let mut deaths = 0;

@@ -62,10 +62,9 @@ impl Outcome {
 /// A change that an earlier process began.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ChangeRecord {
-    /// By the clock of files.
-    pub(crate) begun_ns: u64,
-    /// See [`MountRecord::begin_change`](super::MountRecord).
-    pub(crate) number_before: u64,
+    /// What [`MountRecord::note_before`](super::MountRecord) has recorded; 0 if nothing. With the outcome
+    /// [`Entry`](Outcome::Entry), the node.
+    pub(crate) before: u64,
     /// `None` if it may have been carried out in part, whole or not at all.
     pub(crate) outcome: Option<Outcome>,
 }

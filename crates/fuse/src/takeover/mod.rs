@@ -36,7 +36,7 @@ use slackwater_sync::shim::{Arc, OnceLock};
 use crate::abi::UNIQUE_RESEND;
 
 pub(crate) use death::{Point, pass};
-pub(crate) use entries::{ChangeRecord, HandleRecord, Outcome};
+pub(crate) use entries::{HandleRecord, Outcome};
 pub use record::{MountRecord, RecordError};
 pub(crate) use word::Word;
 

@@ -265,14 +265,13 @@ impl MountRecord {
     }
 
     /// Records that a change is about to be carried out. A change that is recorded already stays as it is.
-    /// `number_before` says which file a name led to, or whether an attribute existed, where that is needed.
-    pub(crate) fn begin_change(&self, unique: u64, now_ns: u64, number_before: u64) {
+    pub(crate) fn begin_change(&self, unique: u64, now_ns: u64) {
         let unique = unique & !UNIQUE_RESEND;
         let mut oldest = None;
         for at in probes(unique) {
             match self.get(at) {
                 found if found == unique => return,
-                0 if self.take_change(at, unique, now_ns, number_before) => return,
+                0 if self.take_change(at, unique, now_ns) => return,
                 // Taken by another thread just now.
                 0 => {}
                 _ => {
@@ -284,29 +283,37 @@ impl MountRecord {
         // Entries of dead processes whose replies the kernel has are never ended.
         if let Some((_, at)) = oldest {
             self.set(at, 0);
-            self.take_change(at, unique, now_ns, number_before);
+            self.take_change(at, unique, now_ns);
         }
     }
 
-    fn take_change(&self, at: usize, unique: u64, now_ns: u64, number_before: u64) -> bool {
+    fn take_change(&self, at: usize, unique: u64, now_ns: u64) -> bool {
         // The other words are those of an ended change, and `TAKEN` matches no request.
         if !self.word(at).take(TAKEN) {
             return false;
         }
         self.set(at + 1, now_ns);
         self.set(at + 2, 0);
-        self.set(at + 3, number_before);
+        self.set(at + 3, 0);
         self.set(at, unique);
         true
+    }
+
+    /// Records what a change begins from. Of a change that is begun again, the first record stays: nothing has changed since.
+    pub(crate) fn note_before(&self, unique: u64, before: u64) {
+        if let Some(at) = self.change_at(unique) {
+            self.word(at + 3).take(before);
+        }
     }
 
     /// Records the outcome of a change.
     pub(crate) fn complete_change(&self, unique: u64, outcome: Outcome) {
         if let Some(at) = self.change_at(unique) {
+            self.set(at + 2, outcome.to_word());
+            // Later: until the outcome is there, the word says what the change began from.
             if let Outcome::Entry(node) = outcome {
                 self.set(at + 3, node);
             }
-            self.set(at + 2, outcome.to_word());
         }
     }
 
@@ -321,7 +328,7 @@ impl MountRecord {
     pub(crate) fn change(&self, unique: u64) -> Option<ChangeRecord> {
         let at = self.change_at(unique)?;
         let outcome = Outcome::of_words(self.get(at + 2), self.get(at + 3));
-        Some(ChangeRecord { begun_ns: self.get(at + 1), number_before: self.get(at + 3), outcome })
+        Some(ChangeRecord { before: self.get(at + 3), outcome })
     }
 
     fn change_at(&self, unique: u64) -> Option<usize> {
@@ -390,18 +397,20 @@ mod tests {
     fn a_change_is_found_until_its_reply_is_sent_whatever_else_goes_on() {
         let record = MountRecord::create().unwrap();
         for unique in (2..4 * CHANGES_MAX as u64).step_by(2) {
-            record.begin_change(unique, 1, 0);
+            record.begin_change(unique, 1);
             record.end_change(unique);
         }
-        record.begin_change(10, 77, 0);
-        record.begin_change(10 + 2 * CHANGES_MAX as u64, 78, 0); // the same place
-        record.complete_change(10 | UNIQUE_RESEND, Outcome::Entry(9));
+        record.begin_change(10, 77);
+        record.note_before(10, 5);
+        record.begin_change(10 + 2 * CHANGES_MAX as u64, 78); // the same place
         let next = reopened(&record);
-        let known = |unique| next.change(unique).map(|change| (change.begun_ns, change.outcome));
-        assert_eq!(known(10), Some((77, Some(Outcome::Entry(9)))));
-        assert_eq!(known(10 + 2 * CHANGES_MAX as u64), Some((78, None)));
-        next.begin_change(10, 99, 0);
-        assert_eq!(known(10), Some((77, Some(Outcome::Entry(9)))), "it keeps what is known");
+        let known = |unique| next.change(unique).map(|change| (change.before, change.outcome));
+        next.begin_change(10, 99);
+        next.note_before(10, 6);
+        assert_eq!(known(10), Some((5, None)), "it keeps what is known");
+        record.complete_change(10 | UNIQUE_RESEND, Outcome::Entry(9));
+        assert_eq!(known(10).unwrap().1, Some(Outcome::Entry(9)));
+        assert_eq!(known(10 + 2 * CHANGES_MAX as u64), Some((0, None)));
         next.end_change(10);
         assert_eq!(known(10), None);
     }
@@ -428,7 +437,7 @@ mod tests {
         ];
         let record = MountRecord::create().unwrap();
         for (unique, outcome) in (2..).step_by(2).zip(outcomes) {
-            record.begin_change(unique, 5, 0);
+            record.begin_change(unique, 5);
             record.complete_change(unique, outcome);
             assert_eq!(reopened(&record).change(unique).unwrap().outcome, Some(outcome));
         }
@@ -439,9 +448,9 @@ mod tests {
         let record = MountRecord::create().unwrap();
         let first = 2 * CHANGES_MAX as u64;
         for nth in 0..2 * PROBES as u64 {
-            record.begin_change(2 * (1 + nth * CHANGES_MAX as u64), nth, 0);
+            record.begin_change(2 * (1 + nth * CHANGES_MAX as u64), nth);
         }
-        record.begin_change(first + 2, 1 << 20, 0);
+        record.begin_change(first + 2, 1 << 20);
         assert!(record.change(first + 2).is_some(), "the last one always finds a place");
     }
 

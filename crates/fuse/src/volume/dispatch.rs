@@ -230,7 +230,7 @@ impl Volume {
         node: Arc<Node>,
         reply: Reply,
     ) {
-        let own = OsStr::to_os_string;
+        let (own, unique) = (OsStr::to_os_string, header.unique);
         match op {
             Operation::Lookup { name } => {
                 let name = own(name);
@@ -250,11 +250,15 @@ impl Volume {
             Operation::Readlink => self.serve(cx, header, change, reply, move |volume| volume.readlink(&node)),
             Operation::Symlink { name, target } => {
                 let (name, what, creator) = (own(name), NewNode::Symlink(own(target)), creator(header, 0));
-                self.serve(cx, header, change, reply, move |volume| volume.make(&node, &name, &what, 0o777, creator));
+                self.serve(cx, header, change, reply, move |volume| {
+                    volume.note_name(unique, &node, &name)?;
+                    volume.make(&node, &name, &what, 0o777, creator)
+                });
             }
             Operation::Mknod { args, name } => {
                 let (name, what, creator) = (own(name), Self::new_node(&args), creator(header, args.umask));
                 self.serve(cx, header, change, reply, move |volume| {
+                    volume.note_name(unique, &node, &name)?;
                     volume.make(&node, &name, &what, args.mode, creator)
                 });
             }
@@ -262,6 +266,7 @@ impl Volume {
                 let (name, creator) = (own(name), creator(header, args.umask));
                 let what = NewNode::Directory;
                 self.serve(cx, header, change, reply, move |volume| {
+                    volume.note_name(unique, &node, &name)?;
                     volume.make(&node, &name, &what, args.mode, creator)
                 });
             }
@@ -269,6 +274,7 @@ impl Volume {
                 let (name, creator) = (own(name), creator(header, args.umask));
                 let opener = self.opener(header);
                 self.serve(cx, header, change, reply, move |volume| {
+                    volume.note_name(unique, &node, &name)?;
                     volume.create(&node, &name, &args, creator, &opener)
                 });
             }
@@ -289,6 +295,7 @@ impl Volume {
                 };
                 let (from, to, memcg) = (own(name), own(new_name), self.tenant(header));
                 self.serve(cx, header, change, reply, move |volume| {
+                    volume.note_name(unique, &node, &from)?;
                     volume.rename(&memcg, (&node, &from), (&to_dir, &to), flags)
                 });
             }
@@ -298,7 +305,10 @@ impl Volume {
                     Err(failure) => return self.deliver(reply, Err(failure)),
                 };
                 let name = own(name);
-                self.serve(cx, header, change, reply, move |volume| volume.link(&linked, &node, &name));
+                self.serve(cx, header, change, reply, move |volume| {
+                    volume.note_name(unique, &node, &name)?;
+                    volume.link(&linked, &node, &name)
+                });
             }
             Operation::Open(args) => {
                 let opener = self.opener(header);
@@ -317,7 +327,10 @@ impl Volume {
             }
             Operation::Setxattr { args, name, value } => {
                 let (name, value) = (own(name), value.to_vec());
-                self.serve(cx, header, change, reply, move |volume| volume.setxattr(&node, &name, &value, &args));
+                self.serve(cx, header, change, reply, move |volume| {
+                    volume.note_attribute(unique, &node, &name);
+                    volume.setxattr(&node, &name, &value, &args)
+                });
             }
             Operation::Ioctl { args, input } => match FlagsIoctl::parse(args.cmd, input) {
                 Some(ioctl) => self.serve(cx, header, change, reply, move |volume| volume.ioctl(&node, ioctl)),
@@ -325,7 +338,10 @@ impl Volume {
             },
             Operation::Removexattr { name } => {
                 let name = own(name);
-                self.serve(cx, header, change, reply, move |volume| volume.removexattr(&node, &name));
+                self.serve(cx, header, change, reply, move |volume| {
+                    volume.note_attribute(unique, &node, &name);
+                    volume.removexattr(&node, &name)
+                });
             }
             _ => self.deliver(reply, Err(Errno::NOSYS.into())),
         }

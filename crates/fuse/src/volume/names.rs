@@ -19,8 +19,8 @@ use crate::volume::nodes::Node;
 use crate::volume::open_files::Opener;
 
 /// Flags of renameat2(2).
-const RENAME_NOREPLACE: u32 = 1;
-pub(super) const RENAME_EXCHANGE: u32 = 2;
+pub(super) const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
 const RENAME_WHITEOUT: u32 = 4;
 
 /// Owner and umask of what a request creates.

@@ -7,12 +7,30 @@
 //! | had recorded the outcome | answers with the outcome |
 //! | had recorded that a sync fails | answers with that error, which is then reported (`reported`) |
 //! | had opened a handle for the request | answers with that handle |
-//! | had begun a change of names | looks at the names: a change that is there was made by this request |
+//! | had begun a change of names | compares the names with what they led to before: a change that is there was made by this request |
 //! | had begun another change | carries it out again, which leads to the same |
 //!
 //! For the last two, a program that changes the source itself at that moment can make a difference
 //! (docs/SEMANTICS.md, P9). While a change is unanswered the kernel holds the locks of its directories, so no other
-//! request through this mount has changed the names.
+//! request through this mount has changed the names. That holds for all mount points: they are one super block.
+//!
+//! # Changes of names
+//! | Request | Recorded before | Was made if now |
+//! |---|---|---|
+//! | MKDIR, MKNOD, SYMLINK, CREATE | that there is no such name | there is one |
+//! | LINK | that there is no such name | it leads to the file |
+//! | UNLINK, RMDIR | | there is no such name |
+//! | RENAME, also over another file, onto or into directories, and with a whiteout | the inode of the old name | the new name leads to it |
+//! | RENAME with NOREPLACE | the same | that, and the old name does not |
+//! | RENAME with EXCHANGE | the same | the new name leads to it |
+//! | SETXATTR with CREATE | that there is no such attribute | it has the value |
+//! | REMOVEXATTR | that there is such an attribute | there is none |
+//!
+//! Neither times nor the mere presence of the old name decide: the clock of a source may differ, and a whiteout has the
+//! old name. If both names of a rename lead to one file, rename(2) leaves them alone, so it counts as made; with
+//! NOREPLACE it is carried out again and fails. Where a source takes names that differ in case for one, the same applies.
+//! If nothing is recorded, the change was not carried out. A file without a name (TMPFILE) is made again, and the first
+//! one goes with its process.
 //!
 //! # Invariants
 //! X1. A change is recorded before it is carried out, and its outcome before it is answered ([`MountRecord`]).
@@ -34,15 +52,18 @@ use crate::parse::Operation;
 use crate::pool::Context;
 use crate::reply::Reply;
 use crate::request::RequestHeader;
-use crate::takeover::{self, ChangeRecord, Outcome, Point};
+use crate::takeover::{self, Outcome, Point};
 use crate::volume::Volume;
 use crate::volume::answer::Answer;
 use crate::volume::errno::{self, Failure};
-use crate::volume::names::RENAME_EXCHANGE;
+use crate::volume::names::RENAME_NOREPLACE;
 use crate::volume::nodes::Node;
 use crate::volume::open_files::Opener;
 use crate::volume::writes::sync_scope;
 use crate::volume::xattrs::XATTR_CREATE;
+
+/// Recorded before a change if its name or attribute does not exist.
+const NOTHING: u64 = u64::MAX;
 
 impl Volume {
     /// Records a change that is about to be made (X1), and answers a request that an earlier process has carried out.
@@ -68,7 +89,7 @@ impl Volume {
             reply.mark_change(); // if it reports an error
         }
         if is_change {
-            keeping.record.begin_change(header.unique, file_time_ns(), self.number_before(cx, header, op));
+            keeping.record.begin_change(header.unique, begin_ns());
             takeover::pass(Point::Begun, header.unique, None);
             reply.mark_change();
         }
@@ -103,27 +124,33 @@ impl Volume {
             }
         }
         if reply.mark_change() {
-            keeping.record.begin_change(header.unique, file_time_ns(), 0);
+            keeping.record.begin_change(header.unique, begin_ns());
             takeover::pass(Point::Begun, header.unique, None);
         }
         Some(reply)
     }
 
-    /// Facts from before a change without which the source does not show whether it was made: the inode number of the
-    /// file that a rename is about to exchange, and 1 if an attribute exists. 0 for any other change.
-    #[allow(clippy::wildcard_enum_match_arm, reason = "the source shows whether the rest was made")]
-    fn number_before(&self, cx: &Context<'_>, header: &RequestHeader, op: &Operation<'_>) -> u64 {
-        match op {
-            Operation::Rename { name, flags: RENAME_EXCHANGE, .. } => {
-                let _blocking = cx.try_block();
-                let found = self.node(cx, header.node_id).ok().and_then(|dir| self.present(&dir, name).ok().flatten());
-                found.map_or(0, |inode| inode.id().ino)
-            }
-            Operation::Setxattr { name, .. } | Operation::Removexattr { name } => {
-                let _blocking = cx.try_block();
-                u64::from(self.node(cx, header.node_id).is_ok_and(|node| self.sb.getxattr(&node.inode, name).is_ok()))
-            }
-            _ => 0,
+    /// Records to which inode a name leads before a change, without which the source does not show whether it was made.
+    ///
+    /// # Blocking
+    /// For the backend.
+    pub(super) fn note_name(&self, unique: u64, dir: &Node, name: &OsStr) -> Result<(), Failure> {
+        let Some(keeping) = &self.keeping else { return Ok(()) };
+        keeping.record.note_before(unique, self.present(dir, name)?.map_or(NOTHING, |inode| inode.id().ino));
+        Ok(())
+    }
+
+    /// The same for an attribute.
+    ///
+    /// # Blocking
+    /// For the backend.
+    pub(super) fn note_attribute(&self, unique: u64, node: &Node, name: &OsStr) {
+        let Some(keeping) = &self.keeping else { return };
+        match self.sb.getxattr(&node.inode, name) {
+            Ok(_) => keeping.record.note_before(unique, node.inode.id().ino),
+            Err(error) if errno::of(error.kind()) == Errno::NODATA => keeping.record.note_before(unique, NOTHING),
+            // The change fails in the same way.
+            Err(_) => {}
         }
     }
 
@@ -147,7 +174,8 @@ impl Volume {
         }
         let change = change?;
         let result = match change.outcome {
-            None => self.look_for(cx, header, op, &change).transpose()?,
+            // The node of an entry is recorded last (`MountRecord::complete_change`).
+            None | Some(Outcome::Entry(NOTHING)) => self.look_for(cx, header, op, change.before).transpose()?,
             Some(Outcome::Failed(errno) | Outcome::Reported(errno)) => Err(errno.into()),
             Some(Outcome::Done) => Ok(Answer::Done),
             Some(Outcome::Written(bytes)) => Ok(Answer::Written(bytes)),
@@ -187,20 +215,20 @@ impl Volume {
         }
     }
 
-    /// Whether a change that an earlier process began is there. `None` if it is to be made, perhaps again.
+    /// Whether a change that an earlier process began is there. `before` is what that process has recorded; 0 if nothing.
+    /// `None` if it is to be made, perhaps again.
     #[allow(clippy::wildcard_enum_match_arm, reason = "the rest has the same effect when it is repeated")]
     fn look_for(
         self: &Arc<Self>,
         cx: &Context<'_>,
         header: &RequestHeader,
         op: &Operation<'_>,
-        change: &ChangeRecord,
+        before: u64,
     ) -> Result<Option<Answer>, Failure> {
         let dir = || self.node(cx, header.node_id);
-        // A node that is older than the request was there before, and the request failed.
-        let is_made = |inode: &InodeRef| inode.attr().ctime.0.cast_unsigned() >= change.begun_ns;
-        let made = |name: &OsStr| -> Result<Option<InodeRef>, Failure> {
-            Ok(self.present(&*dir()?, name)?.filter(|inode| is_made(inode)))
+        let made = |name: &OsStr| match before {
+            NOTHING => self.present(&*dir()?, name),
+            _ => Ok(None),
         };
         match op {
             Operation::Mkdir { name, .. } | Operation::Mknod { name, .. } | Operation::Symlink { name, .. } => {
@@ -215,31 +243,24 @@ impl Volume {
                 Some(_) | None => Ok(None),
             },
             Operation::Link { node: linked, name } => {
-                let dir = dir()?;
-                let Some(inode) = self.present(&dir, name)? else { return Ok(None) };
+                let Some(inode) = made(name)? else { return Ok(None) };
                 let is_it = self.node(cx, *linked)?.inode.id() == inode.id();
-                if is_it { Ok(Some(Answer::Entry(self.entry(&dir, inode)?))) } else { Ok(None) }
+                if is_it { Ok(Some(Answer::Entry(self.entry(&*dir()?, inode)?))) } else { Ok(None) }
             }
             Operation::Unlink { name } | Operation::Rmdir { name } => {
                 Ok(self.present(&*dir()?, name)?.is_none().then_some(Answer::Done))
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
-                let from = self.present(&*dir()?, name)?;
-                let to = self.present(&*self.node(cx, *new_parent)?, new_name)?;
-                let is_done = match (*flags, to) {
-                    (_, None) => false,
-                    (RENAME_EXCHANGE, Some(to)) => change.number_before != 0 && to.id().ino == change.number_before,
-                    (_, Some(_)) => from.is_none(),
-                };
-                Ok(is_done.then_some(Answer::Done))
+                let is_there = |found: Option<InodeRef>| found.is_some_and(|inode| inode.id().ino == before);
+                let is_moved = is_there(self.present(&*self.node(cx, *new_parent)?, new_name)?)
+                    && (*flags != RENAME_NOREPLACE || !is_there(self.present(&*dir()?, name)?));
+                Ok(is_moved.then_some(Answer::Done))
             }
-            Operation::Setxattr { args, name, value }
-                if args.flags & XATTR_CREATE != 0 && change.number_before == 0 =>
-            {
+            Operation::Setxattr { args, name, value } if args.flags & XATTR_CREATE != 0 && before == NOTHING => {
                 let has = self.sb.getxattr(&self.node(cx, header.node_id)?.inode, name);
                 Ok(has.is_ok_and(|has| has == *value).then_some(Answer::Done))
             }
-            Operation::Removexattr { name } if change.number_before != 0 => {
+            Operation::Removexattr { name } if ![0, NOTHING].contains(&before) => {
                 match self.sb.getxattr(&self.node(cx, header.node_id)?.inode, name) {
                     Err(error) if errno::of(error.kind()) == Errno::NODATA => Ok(Some(Answer::Done)),
                     _ => Ok(None),
@@ -278,8 +299,8 @@ impl Volume {
     }
 }
 
-/// The clock by which files get their times.
-pub(super) fn file_time_ns() -> u64 {
+/// The time at which a change begins, by which the oldest of too many gives way.
+pub(super) fn begin_ns() -> u64 {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     (now.tv_sec * 1_000_000_000 + now.tv_nsec).cast_unsigned()
 }

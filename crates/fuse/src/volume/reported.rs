@@ -19,7 +19,7 @@ use crate::takeover::{Keeping, Outcome};
 use crate::volume::Volume;
 use crate::volume::nodes::Node;
 use crate::volume::open_files::OpenFile;
-use crate::volume::repeated::file_time_ns;
+use crate::volume::repeated::begin_ns;
 
 impl Volume {
     /// Records errors from now on, if the mount is kept. No file is open yet.
@@ -67,7 +67,7 @@ impl Volume {
     /// Records that a sync through an open file returns an error, and that the file has reported what it had to.
     pub(super) fn record_reported(&self, open: &OpenFile, handle: u64, unique: u64, errno: Errno) {
         let Some(keeping) = &self.keeping else { return };
-        keeping.record.begin_change(unique, file_time_ns(), 0);
+        keeping.record.begin_change(unique, begin_ns());
         keeping.record.complete_change(unique, Outcome::Reported(errno)); // E2
         self.record_cursor(keeping, open, handle);
     }
