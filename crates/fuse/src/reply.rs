@@ -75,10 +75,10 @@ impl Reply {
     /// Holds the request until it is answered by [`HeldReply::take`]. If the caller is interrupted before that,
     /// `on_interrupt` gets the reply instead. Only one of the two gets it.
     ///
-    /// Any signal interrupts, including a timer's, and a killed caller exits only after the reply. So `on_interrupt`
-    /// answers at once: with the number of bytes taken, or EINTR if nothing was done. It runs on a thread that reads
-    /// for all sessions and must not wait for anything. If the interrupt came before this call, it runs inside the
-    /// call.
+    /// Any signal interrupts, including a timer's, and so does a freezer; the kernel passes on only the first interrupt of
+    /// a request. A killed caller exits only after the reply. So `on_interrupt` answers at once, with the number of bytes
+    /// taken or EINTR if nothing was done, or keeps the reply while the caller is alive. It runs on a thread that reads
+    /// for all sessions and must not wait for anything. If the interrupt came before this call, it runs inside the call.
     pub fn hold(self, on_interrupt: impl FnOnce(Reply) + Send + 'static) -> HeldReply {
         HeldReply::new(self, Box::new(on_interrupt))
     }

@@ -160,7 +160,7 @@ fn the_memory_limit_of_a_cgroup_is_its_dirty_limit() {
 }
 
 #[test]
-fn blocked_writers_can_be_interrupted_and_the_volume_unmounted() {
+fn blocked_writers_can_be_terminated_and_the_volume_unmounted() {
     need_fuse();
     let Some(hierarchy) = unified().or_else(memory) else { return };
     let cgroup = Cgroup::top(&hierarchy);
@@ -172,8 +172,9 @@ fn blocked_writers_can_be_interrupted_and_the_volume_unmounted() {
     tower.server.process.signal(Signal::STOP);
     let mut first = hog(&scratch, &file, cgroup.command("dd", &[]));
     wait_until_it_waits(&scratch, &tower, &first);
-    // Ctrl-C.
+    // dd handles SIGINT, which ends no write.
     first.signal(Signal::INT);
+    first.signal(Signal::TERM);
     assert!(!first.wait().success());
     let mut second = hog(&scratch, &file, cgroup.command("dd", &[]));
     drop(file);

@@ -1,10 +1,12 @@
 //! Callers that wait for a reply, and how an interrupted one is released.
 //!
 //! A caller that waits for the backend is released when it is being killed: it gets EINTR and exits at once. The call
-//! continues without it, and whatever the call hands out is taken back. A caller that is merely interrupted keeps
-//! waiting, since its change may already be made. The kernel interrupts only once, so such a caller is watched from
-//! then on. A caller whose write is parked is answered by any interrupt, with the number of bytes taken or EINTR. With
-//! `O_SYNC` those bytes are made durable first.
+//! continues without it, and whatever the call hands out is taken back. A killed caller whose write is parked is answered
+//! with the number of bytes taken, and the rest is not written.
+//!
+//! A caller that is merely interrupted keeps waiting: by a signal that it handles, a stop, a freezer or a debugger. No
+//! program expects a file of a disk to end a call for these. The kernel interrupts a request only once, so such a caller
+//! is watched from then on: it may be killed later.
 //!
 //! A change that has begun keeps its caller. A process that sees another one die may remove its files or take over its
 //! locks, and no change of the dead process may come after that. Only a change that takes longer than
@@ -13,8 +15,8 @@
 //! # Invariants
 //! C1. A reply is with its [`HeldReply`] until an interrupt takes it, then with its [`Caller`]. The end of the call and
 //!     the interrupt take the caller's lock; whichever comes second finds the state that the first left.
-//! C2. The bytes of a parked write are copied under the caller's lock. So the count that an interrupt answers is exact,
-//!     and nothing is copied after it.
+//! C2. The bytes of a parked write are copied under the caller's lock. So the count that a killed caller leaves in the
+//!     file is exact, and nothing is copied after it.
 //! C3. A change begins under the caller's lock, and only while the caller is there. A call whose caller was released
 //!     earlier has changed nothing and never will.
 //! C4. The kernel learns of every change: by the reply, or, if the caller was released meanwhile, by notifications
@@ -52,7 +54,7 @@ pub(super) struct Caller {
 /// State under a caller's lock.
 pub(super) struct CallerState {
     reply: ReplyState,
-    /// Bytes of a parked write that were taken, if they may be acknowledged.
+    /// Bytes taken of a write that is parked or paused.
     pub(super) parked: Option<usize>,
     /// When the change began that the caller waits for.
     changing_since: Option<Tick>,
@@ -94,42 +96,28 @@ impl PendingCall {
         state.changing_since = Some(now);
         true
     }
+
+    /// From here on a killed caller leaves the bytes that `write` has taken. Returns false if the caller was released.
+    #[must_use = "nothing is done for a released caller"]
+    pub(super) fn allow_early_answer(&self, write: &Write) -> bool {
+        let Some(mut state) = self.lock() else { return false };
+        state.parked = Some(write.taken);
+        true
+    }
 }
 
 impl CallerState {
-    /// Whether an interrupt came that was not answered.
-    pub(super) fn is_interrupted(&self) -> bool {
+    fn is_interrupted(&self) -> bool {
         matches!(self.reply, ReplyState::Interrupted(_))
     }
 
-    /// Whether a running change keeps the caller.
-    fn is_changing(&self, now: Tick) -> bool {
-        self.changing_since.is_some_and(|since| now.since(since) < CHANGE_WAIT_MAX)
-    }
-}
-
-impl Caller {
-    /// Releases the caller if it was interrupted before and is being killed now. Returns true if it need not be watched
-    /// any more.
-    pub(super) fn release_if_killed(&self, now: Tick) -> bool {
-        if !self.state.lock().is_interrupted() {
-            return true;
+    /// The answer to a caller that is being killed. `None` if a running change keeps it.
+    fn last_answer(&self, now: Tick) -> Option<Result<Answer, Failure>> {
+        let is_changing = self.changing_since.is_some_and(|since| now.since(since) < CHANGE_WAIT_MAX);
+        match self.parked {
+            Some(taken) => Some(early_answer(taken)),
+            None => (!is_changing).then_some(Err(Errno::INTR.into())),
         }
-        if !processes::fatal_signal_pending(self.pid) {
-            return false;
-        }
-        let mut state = self.state.lock();
-        if state.is_changing(now) {
-            return false;
-        }
-        match std::mem::replace(&mut state.reply, ReplyState::Gone) {
-            ReplyState::Interrupted(reply) => {
-                drop(state);
-                let _ = reply.error(Errno::INTR);
-            }
-            other @ (ReplyState::Held | ReplyState::Gone | ReplyState::Due(_)) => state.reply = other,
-        }
-        true
     }
 }
 
@@ -141,19 +129,6 @@ impl Volume {
         let (volume, interrupted) = (Arc::downgrade(self), Arc::clone(&caller));
         let held = reply.hold(move |reply| interrupt(&volume, &interrupted, reply));
         PendingCall { held, caller }
-    }
-
-    /// From here on an interrupt answers the write with [`Write::early_count`]. Returns `None` if the caller was
-    /// released, or if an interrupt had already come and has been answered here.
-    pub(super) fn allow_early_answer(&self, waiting: PendingCall, write: &Write) -> Option<PendingCall> {
-        let taken = {
-            let mut state = waiting.lock()?;
-            state.parked = write.early_count();
-            state.parked.filter(|_| state.is_interrupted())
-        };
-        let Some(taken) = taken else { return Some(waiting) };
-        self.finish(waiting, early_answer(taken));
-        None
     }
 
     /// Answers a caller with the result of its call. Returns false if it was released, so that the kernel does not get
@@ -183,37 +158,53 @@ impl Volume {
         self.deliver(reply, result);
         true
     }
+
+    /// Releases an interrupted caller if it is being killed. Returns true if it need not be watched any more.
+    pub(super) fn release_if_killed(&self, caller: &Caller) -> bool {
+        if !caller.state.lock().is_interrupted() {
+            return true;
+        }
+        if !processes::is_dying(caller.pid) {
+            return false;
+        }
+        let mut state = caller.state.lock();
+        let Some(answer) = state.last_answer(self.sb.now()) else { return false };
+        match std::mem::replace(&mut state.reply, ReplyState::Gone) {
+            ReplyState::Interrupted(reply) => {
+                drop(state);
+                self.deliver(reply, answer);
+                self.worker.caller_released();
+            }
+            other @ (ReplyState::Held | ReplyState::Gone | ReplyState::Due(_)) => state.reply = other,
+        }
+        true
+    }
 }
 
 /// Runs on the thread that read the INTERRUPT.
 fn interrupt(volume: &Weak<Volume>, caller: &Arc<Caller>, reply: Reply) {
-    let is_killed = processes::fatal_signal_pending(caller.pid);
-    let mut state = caller.state.lock();
-    let answer = match (std::mem::replace(&mut state.reply, ReplyState::Gone), state.parked) {
-        (ReplyState::Due(result), _) => result,
-        (_, Some(taken)) => early_answer(taken),
-        (_, None) if is_killed && state.changing_since.is_none() => Err(Errno::INTR.into()),
-        (_, None) => {
-            // Also a killed caller in the middle of a change.
-            state.reply = ReplyState::Interrupted(reply);
-            drop(state);
-            if let Some(volume) = volume.upgrade() {
-                volume.watch_caller(Arc::downgrade(caller));
-            }
-            return;
-        }
+    let Some(volume) = volume.upgrade() else {
+        let _ = reply.error(Errno::IO);
+        return;
     };
-    drop(state);
-    match volume.upgrade() {
-        Some(volume) => {
-            volume.deliver(reply, answer);
-            volume.worker.caller_released();
+    {
+        let mut state = caller.state.lock();
+        match std::mem::replace(&mut state.reply, ReplyState::Gone) {
+            ReplyState::Due(result) => {
+                drop(state);
+                return volume.deliver(reply, result);
+            }
+            ReplyState::Held | ReplyState::Interrupted(_) | ReplyState::Gone => {
+                state.reply = ReplyState::Interrupted(reply);
+            }
         }
-        None => drop(reply.error(Errno::IO)),
+    }
+    if !volume.release_if_killed(caller) {
+        volume.watch_caller(Arc::downgrade(caller));
     }
 }
 
-/// The answer to a write that ends early.
+/// The answer to a write that ends early, with the bytes taken.
 pub(super) fn early_answer(taken: usize) -> Result<Answer, Failure> {
     // At most one request, which is far below 4 GiB.
     if taken == 0 { Err(Errno::INTR.into()) } else { Ok(Answer::Written(taken as u32)) }

@@ -1,5 +1,5 @@
-//! Replies held back until their throttled writers may continue. The bytes are already taken: an interrupt, a forced
-//! unmount and the end of the volume send the reply at once, with the full count.
+//! Replies held back until their throttled writers may continue. The bytes are already taken: the death of the writer, a
+//! forced unmount and the end of the volume send the reply at once, with the full count.
 //!
 //! # Invariants
 //! U1. A held reply has no payload. So thousands of throttled writers cost one reply each, and no thread.
@@ -86,7 +86,9 @@ impl Volume {
             Pause::RetryAfter(time) => (time, true),
             Pause::None => return self.finish_taken(waiting, &write),
         };
-        let Some(waiting) = self.allow_early_answer(waiting, &write) else { return };
+        if !waiting.allow_early_answer(&write) {
+            return;
+        }
         if self.worker.paused.push(self.sb.now() + time, Paused { rechecks, waiting, write }) {
             self.wake_worker();
         }

@@ -14,9 +14,11 @@
 //!     the process, except for [`KEPT_BYTES`] of each write. Payload that is not kept is not written: the count
 //!     returned is short.
 //! A4. While a write is parked or a reply is held, the worker runs or is being started. It decides to exit under the
-//!     lock, and only when nothing waits. If no thread can be started, each parked write is answered as if a signal had
-//!     come, with the count taken so far or EINTR, so that the program retries. Held replies are sent. Only watched
-//!     callers and pages from mappings wait for the next worker.
+//!     lock, and only when nothing waits. If no thread can be started, each parked write is answered with the count taken
+//!     so far or EINTR, so that the program retries. Held replies are sent. Only watched callers and pages from mappings
+//!     wait for the next worker.
+//! A5. All watched callers are checked together, at most every [`RETRY_INTERVAL`]. The checks take at most one part in
+//!     [`CHECK_SHARE`] of the worker's time, however many callers are watched.
 //!
 //! # Lock order
 //! The queue's lock comes before those of the held replies and of the mapped writes, and before no other. A write is
@@ -52,6 +54,8 @@ const KEPT_BYTES: usize = 64 << 10;
 const THREADS_MAX: usize = 16;
 /// How often watched callers are checked; also the longest effect of a missed wake-up.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// A5.
+const CHECK_SHARE: u32 = 5;
 /// How long the worker stays idle before it exits.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -83,7 +87,6 @@ impl Drop for NodeTurn {
 
 /// Payload of a parked write, counted against all three limits.
 struct ParkedPayload {
-    /// Emptied when the payload is discarded before its write.
     bytes: Vec<u8>,
     /// Bytes that the write had taken before these.
     base: usize,
@@ -108,23 +111,13 @@ impl ParkedPayload {
     fn left(&self, write: &Write) -> &[u8] {
         &self.bytes[write.taken - self.base..]
     }
-
-    /// Discards the payload; nothing is left for `write`.
-    fn discard(&mut self, write: &Write) {
-        self.uncount();
-        (self.bytes, self.base) = (Vec::new(), write.taken);
-    }
-
-    fn uncount(&self) {
-        for counter in [&*self.tenant, &*self.volume, &TOTAL] {
-            counter.fetch_sub(self.bytes.len(), Ordering::Relaxed);
-        }
-    }
 }
 
 impl Drop for ParkedPayload {
     fn drop(&mut self) {
-        self.uncount();
+        for counter in [&*self.tenant, &*self.volume, &TOTAL] {
+            counter.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -152,6 +145,8 @@ struct Queue {
     /// No tenant's queue is empty.
     parked: BTreeMap<MemcgId, TenantQueue>,
     watched: Vec<Weak<Caller>>,
+    /// When they are checked (A5).
+    check_due: Tick,
     /// A caller whose write may be parked was released.
     has_released: bool,
     /// A worker runs or is being started (A4).
@@ -214,22 +209,17 @@ impl Worker {
     fn wait_for_work(&self, now: impl Fn() -> Tick) -> bool {
         let mut queue = self.queue.lock();
         loop {
-            let due = self.paused.first().into_iter().chain(self.mapped_flush.due()).min().map(|due| due.since(now()));
+            let due = self.paused.first().into_iter().chain(self.mapped_flush.due()).chain(queue.check_due());
+            let due = due.min().map(|due| due.since(now()));
             let is_parked = !queue.parked.is_empty() || !self.mapped_writes.is_empty();
             if !queue.stopping && (is_parked || due == Some(Duration::ZERO)) {
                 return true;
             }
-            // Watched callers, with nothing else to wake the worker for them.
-            let watched = (!queue.watched.is_empty()).then_some(RETRY_INTERVAL);
-            let time = due.into_iter().chain(watched).min();
-            let is_late = !queue.stopping && self.changed.wait_timeout(&mut queue, time.unwrap_or(IDLE));
-            let is_idle = is_late && time.is_none() && queue.is_empty() && self.paused.first().is_none();
+            let is_late = !queue.stopping && self.changed.wait_timeout(&mut queue, due.unwrap_or(IDLE));
+            let is_idle = is_late && due.is_none() && queue.is_empty() && self.paused.first().is_none();
             if queue.stopping || is_idle {
                 queue.has_thread = false; // A4
                 return false;
-            }
-            if watched.is_some() {
-                return true;
             }
         }
     }
@@ -290,6 +280,11 @@ impl Queue {
         self.parked.is_empty() && self.watched.is_empty()
     }
 
+    /// When watched callers are to be checked, if there are any.
+    fn check_due(&self) -> Option<Tick> {
+        (!self.watched.is_empty()).then_some(self.check_due)
+    }
+
     /// The queue that `parked` belongs to. The tenant keeps its byte counter even while its last write is out to be
     /// tried.
     fn queue_of(&mut self, parked: &ParkedWrite) -> &mut TenantQueue {
@@ -305,7 +300,9 @@ impl Volume {
         let tenant = self.worker.tenant_bytes(&write);
         let payload = ParkedPayload::keep(rest, &write, tenant, &self.worker.parked_bytes);
         let turn = NodeTurn::new(&write.open.node);
-        let Some(waiting) = self.allow_early_answer(waiting, &write) else { return };
+        if !waiting.allow_early_answer(&write) {
+            return;
+        }
         let parked = ParkedWrite { _turn: turn, waiting, write, payload };
         self.wake_worker_with(|queue| queue.queue_of(&parked).writes.push_back(parked));
     }
@@ -338,7 +335,8 @@ impl Volume {
             for parked in self.worker.take_stranded().into_values().flat_map(|of| of.writes) {
                 let ParkedWrite { waiting, write, payload, _turn } = parked;
                 drop((payload, _turn));
-                self.finish(waiting, early_answer(write.early_count().unwrap_or(0)));
+                // Bytes that must be durable first cannot be acknowledged here.
+                self.finish(waiting, early_answer(if write.is_async() { write.taken } else { 0 }));
             }
             self.send_paused(true);
         }
@@ -355,6 +353,7 @@ impl Volume {
                 let mut has_frames = true;
                 while has_frames && let Some(parked) = self.worker.next_write(tenant) {
                     has_frames = self.retry(parked);
+                    self.check_watched_callers();
                 }
                 is_short |= !has_frames;
             }
@@ -378,14 +377,8 @@ impl Volume {
         let attempt = {
             let Some(mut state) = parked.waiting.lock() else { return true };
             let attempt = parked.write.attempt(parked.payload.left(&parked.write), false);
-            state.parked = parked.write.early_count();
-            if state.is_interrupted() {
-                // The write ends with the bytes taken so far, which are made durable first.
-                parked.payload.discard(&parked.write);
-                Attempt::Done
-            } else {
-                attempt
-            }
+            state.parked = Some(parked.write.taken);
+            attempt
         };
         match attempt {
             Attempt::Done if parked.write.is_async() => {
@@ -434,10 +427,20 @@ impl Volume {
         false
     }
 
+    /// Releases the watched callers that are being killed, if it is time to look (A5).
     fn check_watched_callers(&self) {
-        let mut watched = std::mem::take(&mut self.worker.queue.lock().watched);
+        let begin = self.sb.now();
+        let mut watched = {
+            let mut queue = self.worker.queue.lock();
+            if queue.check_due().is_none_or(|due| due > begin) {
+                return;
+            }
+            std::mem::take(&mut queue.watched)
+        };
+        watched.retain(|caller| caller.upgrade().is_some_and(|caller| !self.release_if_killed(&caller)));
         let now = self.sb.now();
-        watched.retain(|caller| caller.upgrade().is_some_and(|caller| !caller.release_if_killed(now)));
-        self.worker.queue.lock().watched.append(&mut watched);
+        let mut queue = self.worker.queue.lock();
+        queue.watched.append(&mut watched);
+        queue.check_due = now + RETRY_INTERVAL.max(now.since(begin) * (CHECK_SHARE - 1));
     }
 }

@@ -73,12 +73,6 @@ impl Write {
         self.sync.is_none()
     }
 
-    /// The count that may be acknowledged now to end the write early. `None` if the bytes taken must be made durable
-    /// first.
-    pub(super) fn early_count(&self) -> Option<usize> {
-        (self.is_async() || self.taken == 0).then_some(self.taken)
-    }
-
     /// How long its writer must pause. A synchronous write has already waited for the backend.
     pub(super) fn pause(&self) -> Pause {
         if self.is_async() { self.open.file.balance_dirty_pages(&self.memcg) } else { Pause::None }

@@ -28,6 +28,7 @@ mod overlay;
 mod programs;
 mod pruning;
 mod rig;
+mod signals;
 mod sys;
 mod tenants;
 mod throttled;

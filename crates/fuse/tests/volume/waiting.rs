@@ -7,7 +7,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater::Tunables;
@@ -49,51 +48,6 @@ fn a_killed_writer_that_is_parked_exits_at_once() {
     rig.faults.release_all();
     until("the taken bytes are written back", || rig.umount().is_ok());
     assert!(fs::metadata(rig.stored("a")).unwrap().len() >= 1 << 20);
-}
-
-#[test]
-fn an_interrupted_writer_that_is_parked_gets_a_short_count() {
-    let rig = hung();
-    let mut child = dd(&rig.file("a"), 8);
-    until("the write is parked", || is_parked(&rig));
-    // On SIGUSR1 dd prints statistics and continues.
-    kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
-    rig.faults.clear();
-    rig.faults.release_all();
-    assert!(wait(&mut child).is_some());
-}
-
-/// Bytes taken of a write with `O_SYNC` are not acknowledged before they are durable, even after an interrupt.
-#[test]
-fn an_interrupted_synchronous_writer_that_is_parked_ends_with_a_durable_count() {
-    if needs::are_missing(&["python3"]) {
-        return;
-    }
-    const WRITE: &str = "import os, signal, sys\n\
-        signal.signal(signal.SIGUSR1, lambda *_: None)\n\
-        fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_SYNC)\n\
-        print(os.write(fd, b'x' * (1 << 20)))";
-    let rig = hung();
-    // Leaves space for a part of the next write.
-    fs::write(rig.file("a"), pattern(1, 3700 << 10)).unwrap();
-    let path = rig.file("b");
-    let mut child = Command::new("python3").args(["-c", WRITE]).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
-    until("the write is parked", || is_parked(&rig));
-    // With FORCE_SYNC, since the kernel does not know the size yet.
-    let found = statx(CWD, &path, AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE).unwrap();
-    assert!(found.stx_size > 0, "a part of the write was taken");
-    kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(child.try_wait().unwrap().is_none(), "no part of the write is durable");
-    rig.faults.clear();
-    rig.faults.release_all();
-    assert!(wait(&mut child).expect("it ends").success());
-    let mut said = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-    let said: u64 = said.trim().parse().unwrap();
-    assert!(said > 0 && fs::metadata(rig.stored("b")).unwrap().len() >= said, "{said} bytes");
-    assert!(!is_parked(&rig));
-    rig.umount().unwrap();
 }
 
 #[test]
