@@ -45,7 +45,10 @@ impl Memory {
 
     /// Maps `len` bytes of which few are used: in pages of the usual size, and without a claim on memory.
     pub(crate) fn reserve(len: usize) -> Result<Self, Errno> {
-        Self::map(len, MapFlags::PRIVATE | MapFlags::NORESERVE)
+        let memory = Self::map(len, MapFlags::PRIVATE | MapFlags::NORESERVE)?;
+        // SAFETY: the range is the mapping; this advice changes no content. A kernel without huge pages refuses it.
+        let _ = unsafe { madvise(memory.start.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
+        Ok(memory)
     }
 
     fn map(len: usize, flags: MapFlags) -> Result<Self, Errno> {

@@ -12,6 +12,8 @@
 //! R3. A request keeps its entry until it is answered. The thread adds entries before all are used, so a held reply takes
 //!     no entry from others.
 //! R4. Only the thread of a queue submits to its ring: the kernel completes a command on the thread that submitted it.
+//! R5. The payload of a WRITE is used only until its handler returns. If the write then waits, the memory of the payload is
+//!     given back. Of the other entries, those with the memory of large writes are limited by [`KEPT_BYTES`].
 //!
 //! # Lock order
 //! The locks of [`Gate`], of a queue and of the workers are leaves.
@@ -43,6 +45,10 @@ const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 /// kernel's memory.
 const ENTRIES: usize = 4096;
 const ENTRIES_OF_QUEUE: RangeInclusive<usize> = 64..=1024;
+/// Memory of large payloads of writes that the entries of all queues together keep for the next ones, and the least number
+/// of entries that one queue keeps it for.
+const KEPT_BYTES: usize = 64 << 20;
+const KEPT_OF_QUEUE: usize = 8;
 /// The kernel refuses smaller payloads.
 const PAYLOAD_MIN: usize = 8192;
 
@@ -101,7 +107,8 @@ impl Rings {
         let mut rings = Self { queues: Vec::new(), gate };
         let payload_bytes = (max_write as usize).max(PAYLOAD_MIN).next_multiple_of(rustix::param::page_size());
         let entries = (ENTRIES / usize::from(cpus)).clamp(*ENTRIES_OF_QUEUE.start(), *ENTRIES_OF_QUEUE.end());
-        let sizes = Sizes { payload_bytes, entries };
+        let kept = (KEPT_BYTES / payload_bytes / usize::from(cpus)).max(KEPT_OF_QUEUE);
+        let sizes = Sizes { payload_bytes, entries, kept };
         for number in 0..cpus {
             let queue = Arc::new(Queue::new(number).map_err(RingError::Ring)?);
             rings.queues.push(Arc::clone(&queue));

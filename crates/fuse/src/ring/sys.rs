@@ -15,6 +15,7 @@ use std::slice;
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
 use slackwater_sync::shim::Arc;
 
 use super::gather;
@@ -90,6 +91,11 @@ impl OwnedEntry {
         unsafe { self.place.chunk.header(self.place.number).cast().read() }
     }
 
+    /// Size of the request's payload, before the reply is written.
+    pub(super) fn request_bytes(&self) -> usize {
+        UringEntInOut::take(&mut &self.header()[URING_ENT_IN_OUT..]).map_or(0, |ends| ends.payload_sz as usize)
+    }
+
     pub(super) fn payload(&self) -> &[u8] {
         let start = self.place.chunk.payload(self.place.number);
         // SAFETY: mapped, initialised as all anonymous memory, and E1: writing requires `&mut self`.
@@ -100,6 +106,14 @@ impl OwnedEntry {
         let start = self.place.chunk.payload(self.place.number);
         // SAFETY: as above, and `&mut self` excludes every other reference.
         unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.place.chunk.payload_bytes) }
+    }
+
+    /// Gives the memory of the payload back to the system. The payload is zeroes then.
+    pub(super) fn free_payload(&mut self) {
+        let start = self.payload_mut().as_mut_ptr();
+        // SAFETY: whole pages, which no other entry uses, and `&mut self` excludes every reference to them. Locked memory is
+        // kept.
+        let _ = unsafe { madvise(start.cast(), self.place.chunk.payload_bytes, Advice::LinuxDontNeed) };
     }
 
     /// Writes a reply.

@@ -17,6 +17,8 @@ use crate::session::{Ended, Shared};
 
 /// Limit of a queue's entries. Beyond it requests wait.
 const ENTRIES_MAX: usize = 16 << 10;
+/// Payloads of writes up to this size keep their memory, as over the device.
+const SMALL_PAYLOAD: usize = 64 << 10;
 
 /// A queue before its session is known.
 pub(super) struct Prepared {
@@ -33,6 +35,38 @@ pub(super) struct Sizes {
     /// Entries that are added at once. A request that finds none free waits until another one of its queue is answered,
     /// whatever is added meanwhile. So more are added while half of these are free.
     pub(super) entries: usize,
+    /// Entries that keep the memory of a large write for the next one.
+    pub(super) kept: usize,
+}
+
+/// The entries that keep the memory of a large write (R5 of the ring).
+#[derive(Default)]
+struct Kept {
+    /// By number.
+    is_kept: Vec<bool>,
+    count: usize,
+}
+
+impl Kept {
+    /// Adds an entry if fewer than `most` are kept. Returns whether it is kept.
+    fn keep(&mut self, index: usize, most: usize) -> bool {
+        if self.is_kept.len() <= index {
+            self.is_kept.resize(index + 1, false);
+        }
+        if !self.is_kept[index] && self.count < most {
+            self.is_kept[index] = true;
+            self.count += 1;
+        }
+        self.is_kept[index]
+    }
+
+    fn remove(&mut self, index: usize) {
+        if let Some(is_kept) = self.is_kept.get_mut(index)
+            && std::mem::take(is_kept)
+        {
+            self.count -= 1;
+        }
+    }
 }
 
 impl Prepared {
@@ -57,6 +91,8 @@ impl Prepared {
             commands,
             sizes,
             writes: Vec::new(),
+            new_writes: Vec::new(),
+            kept: Kept::default(),
             taken: 0,
             lost: 0,
             has_served: false,
@@ -85,6 +121,9 @@ struct Thread {
     sizes: Sizes,
     /// Entries of WRITE requests, by number, until they are answered.
     writes: Vec<Option<OwnedEntry>>,
+    /// Numbers of those whose handlers have returned since the last wait.
+    new_writes: Vec<u32>,
+    kept: Kept,
     /// Entries with a request that is not answered, and lost ones.
     taken: usize,
     lost: usize,
@@ -104,6 +143,7 @@ impl Thread {
         loop {
             self.queue.take_answers(&mut answers);
             answers.drain(..).try_for_each(|answer| self.send(answer))?;
+            self.free_waiting_payloads();
             self.commands.wait(&mut completed)?;
             for completion in completed.drain(..) {
                 if self.session.has_ended() {
@@ -154,7 +194,11 @@ impl Thread {
         let entry = match reply {
             SlotReply::InEntry(entry) => entry,
             SlotReply::OfWrite { index, error, count } => {
-                let Some(mut entry) = self.writes.get_mut(index as usize).and_then(Option::take) else { return Ok(()) };
+                let place = index as usize;
+                let Some(mut entry) = self.writes.get_mut(place).and_then(Option::take) else { return Ok(()) };
+                if entry.request_bytes() > SMALL_PAYLOAD && !self.kept.keep(place, self.sizes.kept) {
+                    entry.free_payload();
+                }
                 entry.put(unique, error, &[IoSlice::new(count.bytes())])?;
                 entry
             }
@@ -162,6 +206,17 @@ impl Thread {
         self.commands.commit(entry, unique)?;
         self.taken -= 1;
         Ok(())
+    }
+
+    /// Frees the payloads of writes that wait: their handlers have kept a copy of what they may keep.
+    fn free_waiting_payloads(&mut self) {
+        for index in self.new_writes.drain(..) {
+            let place = index as usize;
+            if let Some(entry) = &mut self.writes[place] {
+                entry.free_payload();
+                self.kept.remove(place);
+            }
+        }
     }
 
     /// Handles the request in an entry.
@@ -183,6 +238,7 @@ impl Thread {
                 self.writes.resize_with(place + 1, || None);
             }
             self.writes[place] = Some(entry);
+            self.new_writes.push(index);
         } else {
             let request = copy_entry(&header, entry.payload(), &mut self.message).and_then(parse);
             let slot = RingSlot::with_entry(Arc::clone(&self.queue), entry);

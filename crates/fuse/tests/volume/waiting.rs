@@ -14,7 +14,7 @@ use slackwater_backends::Rule;
 use slackwater_fuse::{MountedError, PoolOptions, UmountRequest};
 
 use crate::needs;
-use crate::programs::{LONG, spawn, until, wait};
+use crate::programs::{LONG, in_own_process, spawn, until, wait};
 use crate::rig::{Rig, assert_same, new_home, pattern, within};
 use crate::tenants::is_asleep_in_a_request;
 
@@ -151,6 +151,53 @@ fn parked_payload_is_bounded_and_written() {
     rig.umount().unwrap();
     for number in 0..WRITERS {
         assert_same(&fs::read(rig.stored(number.to_string())).unwrap(), &pattern(number as u8, 1 << 20));
+    }
+}
+
+/// Over io_uring, the payload of each waiting write stayed in the entry of its request, and the memory of the entry was
+/// never given back. So a program with many threads made the process of the mount as large as it liked.
+#[test]
+fn p08_waiting_writes_and_those_before_take_no_more_memory_than_is_kept_of_payloads() {
+    in_own_process(
+        "waiting::p08_waiting_writes_and_those_before_take_no_more_memory_than_is_kept_of_payloads",
+        wait_with_payloads,
+    );
+}
+
+fn wait_with_payloads() {
+    /// As in `worker.rs`, and in `ring/mod.rs` for entries.
+    const VOLUME_BYTES: u64 = 64 << 20;
+    const KEPT_BYTES: u64 = 64 << 10;
+    const ENTRY_BYTES: u64 = 64 << 20;
+    /// For stacks and everything else.
+    const MORE: u64 = 48 << 20;
+    const WRITERS: u64 = 400;
+    let resident = || {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    };
+    let rig = hung();
+    let payload = std::sync::Arc::new(pattern(1, 1 << 20));
+    let before = resident();
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|number| {
+            let (path, payload) = (rig.file(number.to_string()), payload.clone());
+            std::thread::spawn(move || fs::write(path, &*payload).unwrap())
+        })
+        .collect();
+    // Some are within the share, and some are being tried.
+    until("the others wait", || rig.mounted.parked_writes() as u64 > WRITERS - 40);
+    until("little more than the kept payloads is in memory", || {
+        resident() < before + VOLUME_BYTES + WRITERS * KEPT_BYTES + MORE
+    });
+    rig.faults.clear();
+    rig.faults.release_all();
+    within("all writes", move || writers.into_iter().for_each(|writer| writer.join().unwrap()));
+    until("the memory is given back", || resident() < before + ENTRY_BYTES + MORE);
+    rig.umount().unwrap();
+    for number in 0..WRITERS {
+        assert_same(&fs::read(rig.stored(number.to_string())).unwrap(), &payload);
     }
 }
 
