@@ -115,9 +115,9 @@ impl Notifier {
         self.send(&Notification::InvalInode { node, offset, len })
     }
 
-    /// Asks the kernel to write back its pages of the node for shared mappings. They have arrived when this returns,
-    /// except for stores made meanwhile. If the mount is gone, that is not an error: the kernel has written everything
-    /// back.
+    /// [`send`](Self::send) of [`Notification::InvalInode`], for its effect on pages of shared mappings. Stores to these
+    /// pages have arrived when this returns, except for those made meanwhile. If the mount is gone, that is not an
+    /// error: the kernel has written everything back.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -125,8 +125,8 @@ impl Notifier {
     /// # Blocking
     /// Until the kernel has the pages' locks, which only reads and write-backs of the node in flight hold. A handler
     /// may call this if another thread reads requests meanwhile and its own request is neither a read nor a write-back.
-    pub(crate) fn flush_pages(&self, node: u64) -> Result<(), Errno> {
-        match self.shared.send(&Notification::InvalInode { node, offset: 0, len: 0 }) {
+    pub(crate) fn flush_pages(&self, node: u64, offset: i64, len: i64) -> Result<(), Errno> {
+        match self.shared.send(&Notification::InvalInode { node, offset, len }) {
             Err(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => Ok(()),
             pushed => pushed,
         }

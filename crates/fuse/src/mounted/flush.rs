@@ -82,7 +82,7 @@ fn flush_unless_overtaken(sb: &Arc<SuperBlock>, deadline: &Deadline) -> Result<(
 /// Until the kernel has the pages' locks, which requests in flight may hold.
 pub(super) fn flush_mapped(volume: &Volume, notifier: &Notifier) -> Result<(), Errno> {
     for node in volume.mapped_nodes() {
-        notifier.flush_pages(node)?;
+        notifier.flush_pages(node, 0, 0)?;
     }
     Ok(())
 }

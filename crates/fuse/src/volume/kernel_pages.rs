@@ -9,12 +9,18 @@
 //!     it before it reads the data. Only reads while some handle is open for reading and writing count; creating a
 //!     shared mapping drops what the kernel read before that.
 //! W2. A `write` and a page from a mapping exclude each other. A `write` records its bytes before a page can arrive.
-//! W3. A `write` in progress while the kernel reads the page is recorded, whether the read saw it or not. That is
-//!     correct: the kernel drops the page before the `write` returns, so a later store follows another read.
+//! W3. A change in progress while the kernel reads the page is recorded, whether the read saw it or not. That is
+//!     correct: the kernel drops the page before the call returns, so a later store follows another read. It does so
+//!     for all pages of a `write`, for all pages of the file at O_TRUNC, and for pages that fallocate(2) clears as a
+//!     whole. A page that is cleared in part the kernel only clears in place: the volume has it dropped before it
+//!     answers. After copy_file_range(2) the kernel drops pages without writing stores to them back, so the volume
+//!     copies only whole pages.
 //! W4. Nothing waits for the backend while the gate is held exclusively.
 //! W5. Once a page has arrived from a file, all leaves of that file may contain stores. Before that, only new leaves
 //!     may: those read by the kernel and not flushed since. So a program that only reads through its mapping keeps its
 //!     pages.
+//! W6. A new size from SETATTR is not recorded. During that request no page arrives, and after it the kernel drops all
+//!     pages. It keeps them if its own size stays the same; then a record of the rest of the last page would be wrong.
 //!
 //! # Memory ordering
 //! O1. A `write` changes the file, then checks for the record. A read for the page cache creates the record, then reads
@@ -83,6 +89,11 @@ impl KernelPages {
         self.record.get().is_some_and(|record| !record.lock().leaves.is_empty())
     }
 
+    /// Whether the kernel may hold the page at `offset_bytes`.
+    pub(super) fn has_read(&self, offset_bytes: u64) -> bool {
+        self.record.get().is_some_and(|record| record.lock().leaves.contains_key(&(offset_bytes / LEAF_BYTES)))
+    }
+
     /// The kernel is about to read `range` for its page cache; the read includes everything written there before.
     /// Returns true if the kernel has not read there before.
     pub(super) fn read_for_cache(&self, range: Range<u64>) -> bool {
@@ -97,8 +108,8 @@ impl KernelPages {
         self.record.get().map(|record| record.lock().take_flush_ranges()).unwrap_or_default()
     }
 
-    /// Writes around the page cache at `offset_bytes`; `bytes` returns the number of bytes that the result of `write`
-    /// changed.
+    /// Changes the file around the page cache from `offset_bytes` on; `bytes` returns the number of bytes that the result
+    /// of `write` changed.
     pub(super) fn write<T, E>(
         &self,
         offset_bytes: u64,

@@ -178,7 +178,7 @@ impl Volume {
     fn flush_mapped_pages(&self, inode: &InodeRef) {
         let node = self.nodes.number_of(inode.id()).and_then(|number| self.nodes.get(number));
         let Some(node) = node.filter(|node| node.kernel_pages.is_mapped()) else { return };
-        if let Some(Err(errno)) = self.notifier.get().map(|notifier| notifier.flush_pages(node.id())) {
+        if let Some(Err(errno)) = self.notifier.get().map(|notifier| notifier.flush_pages(node.id(), 0, 0)) {
             tracing::warn!(%errno, "cannot flush the mappings of a file that replaces another: its stores follow later");
         }
     }

@@ -120,7 +120,9 @@ impl Volume {
     pub(super) fn truncate(&self, node: &Node, args: &OpenIn) -> Result<(), FileError> {
         let had_bytes = node.inode.size_bytes() != 0;
         let change = slackwater::backend::AttrChange { size_bytes: Some(0), ..Default::default() };
-        self.unfrozen(|| self.sb.setattr(&node.inode, change))?;
+        // No lock of the kernel keeps older pages from arriving meanwhile, or afterwards in a file that has grown again.
+        let truncate = || self.unfrozen(|| self.sb.setattr(&node.inode, change));
+        node.kernel_pages.write(0, truncate, |()| u64::MAX)?;
         if had_bytes {
             node.emptied.store(true, Ordering::Release);
         }
@@ -236,14 +238,20 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn readers_use_the_kernels_cache_only_once_it_is_trusted() {
+    /// A volume with an empty file.
+    fn volume_with_file() -> (Engine, Arc<slackwater::SuperBlock>, Arc<Volume>, Arc<Node>) {
         let arena = Arena::create(&ArenaConfig::memfd(8 << 20)).expect("an arena");
         let engine = Engine::new(arena, std::sync::Arc::new(SystemClock), Tunables::default());
         let sb = engine.mount("memory", std::sync::Arc::new(MemBackend::new())).expect("a volume");
         let volume = Volume::new(&sb, None, &crate::mount::MountOptions::default(), None).expect("a volume to serve");
         let inode = sb.make(&sb.root().expect("a root"), "a", NewNode::File, 0o644).expect("a file");
         let node = volume.nodes.look_up(inode).expect("not the root");
+        (engine, sb, volume, node)
+    }
+
+    #[test]
+    fn readers_use_the_kernels_cache_only_once_it_is_trusted() {
+        let (_engine, sb, volume, node) = volume_with_file();
         let opener = |dontcache| Opener { memcg: Arc::clone(sb.root_memcg()), dontcache, unique: 0 };
         let opened = |flags: OFlags| volume.open_handle(&node, flags.bits(), &opener(None)).expect("it opens").1;
         let direct = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
@@ -254,6 +262,18 @@ mod tests {
         assert_eq!(opened(OFlags::RDONLY | OFlags::DIRECT), uncached);
         let of_tenant = volume.open_handle(&node, OFlags::RDONLY.bits(), &opener(Some(true))).expect("it opens").1;
         assert_eq!(of_tenant, uncached);
+        volume.tear_down();
+    }
+    /// A page that the kernel wrote back before an open truncated the file, and that the volume took after it, brought
+    /// its bytes back if the file had grown again meanwhile.
+    #[test]
+    fn a_page_from_before_a_truncating_open_is_dropped() {
+        let (_engine, _sb, volume, node) = volume_with_file();
+        node.kernel_pages.add_mapper();
+        node.kernel_pages.read_for_cache(0..4096);
+        volume.truncate(&node, &OpenIn { flags: OFlags::TRUNC.bits(), open_flags: 0 }).expect("it truncates");
+        let put = |at, _: &[u8]| Err((at, "nothing is left to take"));
+        assert_eq!(node.kernel_pages.write_back(0, &[1; 4096], put), Some((4096, None)));
         volume.tear_down();
     }
 }

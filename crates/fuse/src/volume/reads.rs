@@ -1,10 +1,11 @@
 //! Reads, and other operations on the data of an open file: holes, allocation, copies.
 
 use std::io::IoSlice;
+use std::ops::Range;
 
 use rustix::io::Errno;
 use slackwater::backend::{FallocateMode, SeekWhence};
-use slackwater::{Memcg, ReadFlags, ReadRequest, WaitFor, WriteRequest, Written};
+use slackwater::{Memcg, PAGE_BYTES, ReadFlags, ReadRequest, WaitFor, WriteRequest, Written};
 use slackwater_sync::shim::Arc;
 
 use crate::abi::{CopyFileRangeIn, FallocateIn, LseekIn, ReadIn};
@@ -92,7 +93,19 @@ impl Volume {
         let changed = if args.mode & (PUNCH_HOLE | ZERO_RANGE) == 0 { 0 } else { args.length };
         let fallocate = || self.unfrozen(|| open.file.fallocate(mode, args.offset, args.length));
         open.node.kernel_pages.write(args.offset, fallocate, |()| changed)?;
+        self.drop_cut_pages(&open.node, args.offset..args.offset + changed);
         Ok(Answer::Done)
+    }
+
+    /// Has the kernel drop the pages that `range`, which was cleared, covers in part (W3 of `kernel_pages`). The kernel
+    /// itself drops the others.
+    fn drop_cut_pages(&self, node: &Node, range: Range<u64>) {
+        let Some(notifier) = self.notifier.get() else { return };
+        for page in cut_pages(range).into_iter().flatten().filter(|page| node.kernel_pages.has_read(*page)) {
+            if let Err(errno) = notifier.flush_pages(node.id(), page as i64, PAGE_BYTES as i64) {
+                tracing::warn!(%errno, "cannot drop a page that was cleared in part: stores to that part may be lost");
+            }
+        }
     }
 
     /// Clears setuid and setgid on a file that a user other than root changes. For these requests the kernel does not
@@ -106,7 +119,8 @@ impl Volume {
 
     /// COPY_FILE_RANGE within the volume, through the cache. If there is no frame for a single byte, the request is
     /// refused, and the kernel copies by reads and writes instead: its writes can be parked, this request cannot. The
-    /// same applies to a mapped destination: after a copy the kernel drops its pages with all stores to them.
+    /// same applies to a part of a page of a destination that may be mapped: after a copy the kernel drops the whole
+    /// page, with all stores to the rest of it.
     pub(super) fn copy_file_range(
         &self,
         args: &CopyFileRangeIn,
@@ -114,7 +128,8 @@ impl Volume {
         charged: Option<&Arc<Memcg>>,
     ) -> Result<Answer, Failure> {
         let (from, to) = (self.open_file(args.fh_in)?, self.open_file(args.fh_out)?);
-        if to.node.kernel_pages.is_mapped() {
+        let unit = if to.node.kernel_pages.can_be_mapped() { PAGE_BYTES } else { 1 };
+        if !args.off_out.is_multiple_of(unit) {
             return Err(Errno::OPNOTSUPP.into());
         }
         let (reads, writes) = (self.read_flags(&from.node, header), self.write_flags(&to.node, header));
@@ -129,8 +144,9 @@ impl Volume {
             let request = ReadRequest::at(args.off_in + done).memcg(charged).flags(reads);
             let read = match from.file.read(request, &mut piece[..wanted]) {
                 Ok(0) => break,
-                Ok(read) => read,
-                Err(_) if done > 0 => break,
+                Ok(read) if read as u64 >= unit => read - read % unit as usize,
+                Ok(_) | Err(_) if done > 0 => break,
+                Ok(_) => return Err(Errno::OPNOTSUPP.into()),
                 Err(error) => return Err(error.into()),
             };
             let request = WriteRequest::at(args.off_out + done).memcg(charged).flags(writes).wait(WaitFor::Backend);
@@ -148,5 +164,35 @@ impl Volume {
             }
         }
         Ok(Answer::Written(done as u32))
+    }
+}
+
+/// Offsets of the pages that `range` covers in part: at most the first and the last.
+fn cut_pages(range: Range<u64>) -> [Option<u64>; 2] {
+    let [first, last] = [range.start, range.end].map(|at| at - at % PAGE_BYTES);
+    let covers_first = range.start == first && range.end >= first + PAGE_BYTES;
+    [(!range.is_empty() && !covers_first).then_some(first), (last > first && last < range.end).then_some(last)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_most_the_first_and_the_last_page_of_a_range_are_cut() {
+        const PAGE: u64 = PAGE_BYTES;
+        for (range, cut) in [
+            (100..100, [None, None]),
+            (0..PAGE, [None, None]),
+            (PAGE..3 * PAGE, [None, None]),
+            (1..PAGE, [Some(0), None]),
+            (PAGE..PAGE + 1, [Some(PAGE), None]),
+            (PAGE + 1..PAGE + 2, [Some(PAGE), None]),
+            (2048..10_240, [Some(0), Some(2 * PAGE)]),
+            (2048..2 * PAGE, [Some(0), None]),
+            (0..PAGE + 1, [None, Some(PAGE)]),
+        ] {
+            assert_eq!(cut_pages(range.clone()), cut, "{range:?}");
+        }
     }
 }

@@ -13,6 +13,7 @@ mod ceiling;
 #[path = "../tenants/rig.rs"]
 mod cgroups;
 mod configured;
+mod cut_pages;
 mod dontcache;
 mod flags;
 mod foreign;

@@ -2,6 +2,7 @@
 //! process of the volume, a page fault could wait for a thread that waits for the address space lock of that fault.
 
 mod sys;
+mod walk;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -45,6 +46,7 @@ fn mapper() {
             "stores" => store(&mappings[&name]),
             "writes" => write(&files[&name]),
             "race" => race(&files[words[2]], &mappings[&name]),
+            "walk" => walk::walk([words[3], words[4]], number(1) as u64, number(2)),
             "lost" => answer = lost(&files[words[2]], &mappings[&name]).to_string(),
             other => panic!("{other}?"),
         }

@@ -23,7 +23,11 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(super) fn new(file: &File) -> Self {
-        let len = file.metadata().unwrap().len() as usize;
+        Self::of_len(file, file.metadata().unwrap().len() as usize)
+    }
+
+    /// Maps `len` bytes. Those behind the end of the file cannot be accessed before the file has them.
+    pub(super) fn of_len(file: &File, len: usize) -> Self {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }.unwrap();
