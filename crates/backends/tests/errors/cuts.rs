@@ -39,8 +39,9 @@ fn a_file_never_becomes_longer_than_it_is_cut_to() {
         rig.disk.faults.release_all();
         let size = rig.stored("a").unwrap().len() as u64;
         assert!(size <= 10 * PAGE as u64 + 50);
+        truncate.wait().unwrap();
         let own = file.clone();
-        // The truncation has ended by then, and nothing lengthens the file afterwards.
+        // Nothing lengthens the file after the truncation.
         within("fsync", move || own.fsync()).unwrap();
         rig.flush_without_waiting();
         rig.volume.sync().unwrap();
