@@ -124,6 +124,25 @@ fn p03_data_whose_whole_backend_was_removed_is_not_written_back() {
     assert!(mounted.engine.surviving_volumes().is_empty());
 }
 
+/// All other data was written back, so an unmount tried to copy the file some 200 times per second, as long as that failed.
+#[test]
+fn an_unmount_pauses_between_attempts_to_copy_a_removed_file() {
+    let (mounted, faults) = Mounted::with_faults("removed-pauses");
+    let (file, bytes) = mounted.dirty("a");
+    fs::remove_file(mounted.dir.path().join("a")).unwrap();
+    file.fsync().unwrap_err();
+    drop(file);
+    let rule = faults.add(Rule::fail(ErrorKind::Io).on("make"));
+    let soon = UmountOptions { deadline: Some(Duration::from_secs(1)), discard: false };
+    let refused = mounted.volume.umount(soon);
+    assert!(matches!(refused, Err(UmountError::Deadline { .. })), "{refused:?}");
+    // Due after 0.1, 0.3 and 0.7 s.
+    assert!(faults.strikes(rule) <= 4, "{} attempts", faults.strikes(rule));
+    faults.clear();
+    mounted.volume.umount(UmountOptions::default()).unwrap();
+    assert_same(&mounted.rescued(), &bytes, "what it held");
+}
+
 #[test]
 fn removals_through_the_volume_are_not_reported() {
     let mounted = Mounted::new("removed-here");

@@ -229,6 +229,11 @@ impl SuperBlock {
         self.inodes.iter().all(|shard| shard.lock().values().all(|inode| inode.is_clean(&inode.state.lock())))
     }
 
+    /// Whether a flush would find all inodes clean, and no file that it has to copy.
+    pub(crate) fn has_nothing_to_flush(&self) -> bool {
+        self.is_clean() && self.removed.lock().is_empty()
+    }
+
     /// Bytes that are not yet durable on the backend.
     pub(crate) fn unclean_bytes(&self) -> u64 {
         self.all_inodes().iter().map(|inode| inode.mapping.count_unclean() * PAGE_BYTES).sum()

@@ -5,7 +5,8 @@
 //!
 //! # Invariants
 //! B1. The pause belongs to the volume, not to the call: a flush made in slices pauses like an unsliced one.
-//! B2. A pause ends early when nothing is left to flush, because the flusher makes attempts of its own meanwhile.
+//! B2. A pause ends early when nothing is left to flush, because the flusher makes attempts of its own meanwhile. A file
+//!     that another program removed is left until a flush has copied it.
 
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ impl SuperBlock {
         loop {
             let now = engine.clock.now();
             let by_hand = engine.tunables.flusher_threads == 0;
-            if by_hand || self.flush_backoff.is_due(now) || self.is_clean() {
+            if by_hand || self.flush_backoff.is_due(now) || self.has_nothing_to_flush() {
                 return true;
             }
             if deadline.is_some_and(|deadline| deadline <= now) {
