@@ -254,6 +254,9 @@ pub(crate) struct Status {
     pub(crate) removed_files: u64,
     #[serde(default)]
     pub(crate) removed_bytes: u64,
+    /// Where some of them were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) removed_paths: Vec<PathBuf>,
     /// The last write-back error, while write-back fails.
     pub(crate) failing: Option<String>,
     /// Failed attempts since the mount. This and all later fields are 0 or empty from a mount process of an earlier
@@ -371,6 +374,7 @@ impl Status {
             inodes: 0,
             removed_files: 0,
             removed_bytes: 0,
+            removed_paths: Vec::new(),
             failing: None,
             failures: 0,
             oldest_ms: None,

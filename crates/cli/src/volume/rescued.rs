@@ -1,8 +1,8 @@
 //! Messages about rescue files: data that could not be written to its own file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use slackwater::{Rescued, RescuedFrom};
+use slackwater::{Rescued, RescuedFrom, SuperBlock};
 use slackwater_arena::size;
 use slackwater_fuse::Printable as _;
 
@@ -22,29 +22,45 @@ pub(crate) fn print_all(rescued: &[Rescued], source: &Path) {
 pub(crate) struct Removed {
     pub(crate) bytes: u64,
     pub(crate) text: String,
+    files: u64,
+    paths: Vec<PathBuf>,
     source: String,
+}
+
+/// Where the first of the files of a volume were that other programs removed.
+pub(crate) fn removed_paths(volume: &SuperBlock) -> Vec<PathBuf> {
+    volume.removed_paths(NAMED_MAX).into_iter().map(|(_, path)| path).collect()
 }
 
 impl Removed {
     /// Those of a mount, if there are any.
     pub(crate) fn of(status: &Status) -> Option<Self> {
-        (status.removed_files > 0).then(|| Self::new(status.removed_files, status.removed_bytes, &status.source))
+        let new = || {
+            let (files, bytes, paths) = (status.removed_files, status.removed_bytes, status.removed_paths.clone());
+            Self::new(files, bytes, paths, &status.source)
+        };
+        (status.removed_files > 0).then(new)
     }
 
-    pub(crate) fn new(files: u64, bytes: u64, source: &Path) -> Self {
+    pub(crate) fn new(files: u64, bytes: u64, paths: Vec<PathBuf>, source: &Path) -> Self {
         let source = source.printable().to_string();
         let text = format!("{} with {} had been removed in {source}", count(files), size::text(bytes));
-        Self { bytes, text, source }
+        Self { bytes, text, files, paths, source }
     }
 
     /// Lines about them for a message: what they are, and what to do.
     pub(crate) fn advice(&self) -> Vec<String> {
-        vec![
-            self.text.clone(),
-            format!("the next sync or unmount copies them to slackwater-conflict-* files in {}", self.source),
+        let mut lines = vec![self.text.clone()];
+        lines.extend(self.paths.iter().map(|path| format!("  {}", path.printable())));
+        if let more @ 1.. = self.files.saturating_sub(self.paths.len() as u64) {
+            lines.push(format!("  and {more} more"));
+        }
+        lines.push(format!("the next sync or unmount copies them to slackwater-conflict-* files in {}", self.source));
+        lines.push(
             "if that directory itself was removed, they have no place left: umount --discard lists them, and drops them"
                 .to_owned(),
-        ]
+        );
+        lines
     }
 }
 

@@ -80,7 +80,8 @@ pub(crate) fn of(volume: &Arc<SuperBlock>, source: &Source, opened: Option<&Open
     };
     let inos: Vec<u64> = unclean.iter().map(|file| file.id.ino).collect();
     let known = opened.map(|opened| opened.known_paths(&inos)).unwrap_or_default();
-    let removed: Names = volume.removed_paths().into_iter().map(|(id, path)| ((id.dev, id.ino), path)).collect();
+    let removed: Names =
+        volume.removed_paths(usize::MAX).into_iter().map(|(id, path)| ((id.dev, id.ino), path)).collect();
     let ids = unclean.iter().map(|file| (file.id.dev, file.id.ino));
     let wanted = ids.filter(|id| !known.contains_key(&id.1) && !removed.contains_key(id)).collect();
     let mut names = place.map(|place| names(wanted, place)).unwrap_or_default();

@@ -115,14 +115,18 @@ fn p02_unmounting_a_removed_source_with_dirty_data_reports_it() {
     drop(file);
     let path = mountpoint.to_str().unwrap();
     let lost = "1 file with 8.0 KiB had been removed in";
+    let name = source.join("a");
+    let name = name.to_str().unwrap();
     for _ in 0..2 {
-        scratch.run(["sync", path]).expect(1, &[lost]);
+        scratch.run(["sync", path]).expect(1, &[lost, name]);
     }
-    scratch.run(["status", path]).expect(0, &["unwritten: 8.0 KiB", "WRITE-BACK FAILS", lost]);
+    scratch.run(["status", path]).expect(0, &["unwritten: 8.0 KiB", "WRITE-BACK FAILS", lost, name]);
     let left = scratch.run_when_free(["umount", path, "--deadline", "1s"]);
     left.expect(4, &["8.0 KiB unwritten", lost, "umount --discard lists them"]);
+    let parked = scratch.run_when_free(["umount", path, "--park", "--deadline", "1s"]);
+    parked.expect(4, &[lost]);
     assert!(!left.text.contains("longer"), "{}", left.text);
-    scratch.run(["umount", path, "--discard"]).expect(2, &["8.0 KiB  ", "cannot ask"]);
+    scratch.run(["umount", path, "--discard"]).expect(2, &[&format!("8.0 KiB  {name}"), "cannot ask"]);
     scratch.umount_with(&mountpoint, &["--discard", "--yes"]);
     drop(mount);
 }
@@ -140,9 +144,11 @@ fn p02_a_sync_that_copies_removed_files_names_them() {
     }
     fs::remove_dir_all(source.join("dir")).unwrap();
     let path = mountpoint.to_str().unwrap();
-    scratch.run(["sync", path]).expect(1, &["2 files with 16.0 KiB had been removed in"]);
+    let names = ["a", "b"].map(|name| source.join("dir").join(name).to_str().unwrap().to_owned());
+    scratch.run(["sync", path]).expect(1, &["2 files with 16.0 KiB had been removed in", &names[0], &names[1]]);
     let copied = scratch.run(["sync", path]);
     copied.expect(6, &["synced, but 2 files with unwritten data had been removed", "slackwater-conflict-"]);
+    copied.expect(6, &[&names[0], &names[1]]);
     scratch.run(["sync", path]).expect(0, &[]);
     for entry in fs::read_dir(&source).unwrap() {
         assert!(fs::read(entry.unwrap().path()).unwrap() == bytes(1, LEN));

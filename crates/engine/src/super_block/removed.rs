@@ -76,10 +76,13 @@ impl SuperBlock {
         theirs.map(|inode| (inode.id(), inode.size_bytes().saturating_sub(inode.unclean_bytes()))).collect()
     }
 
-    /// The last paths of files that other programs removed and that no rescue file has yet, as far as they are known.
-    pub fn removed_paths(&self) -> Vec<(NodeId, PathBuf)> {
-        let nodes: Vec<_> = self.removed.lock().iter().map(|file| file.node.clone()).collect();
-        nodes.iter().filter_map(|node| Some((node.id(), self.bdi().backend.last_path(node)?))).collect()
+    /// The last paths of at most `most` files that other programs removed and that no rescue file has yet, as far as they are
+    /// known.
+    pub fn removed_paths(&self, most: usize) -> Vec<(NodeId, PathBuf)> {
+        let removed = self.removed.lock().clone();
+        let theirs = removed.iter().filter(|file| self.is_removed_by_others(&file.inode));
+        let path = |file: &RemovedFile| Some((file.node.id(), self.bdi().backend.last_path(&file.node)?));
+        theirs.filter_map(path).take(most).collect()
     }
 
     /// Whether another program removed the file, and no rescue file has its content yet.

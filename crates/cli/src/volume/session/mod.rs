@@ -187,8 +187,10 @@ impl Session {
     /// The files that other programs removed in the source and that no file there has the data of.
     pub(crate) fn removed(&self) -> Option<Removed> {
         let volume = self.state().volume.clone();
-        let status = volume.map(|volume| volume.status()).filter(|status| status.removed_files > 0)?;
-        Some(Removed::new(status.removed_files, status.removed_bytes, self.entry.source.name()))
+        let volume = volume?;
+        let status = Some(volume.status()).filter(|status| status.removed_files > 0)?;
+        let paths = rescued::removed_paths(&volume);
+        Some(Removed::new(status.removed_files, status.removed_bytes, paths, self.entry.source.name()))
     }
 
     /// Unwritten bytes, and bytes written back since the mount.
@@ -262,6 +264,7 @@ impl Session {
         };
         let memory = self.state().engine.as_ref().and_then(|engine| arena_file::missing(engine.arena()));
         let features = front_end.iter().flat_map(|front_end| front_end.missing_features()).collect::<Vec<_>>();
+        let removed_paths = volume.as_deref().map(rescued::removed_paths).unwrap_or_default();
         let figures = volume.map(|volume| volume.status());
         let rings = front_end.as_ref().map(|front_end| front_end.rings());
         let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);
@@ -286,6 +289,7 @@ impl Session {
             inodes: figure(|status| status.inodes),
             removed_files: figure(|status| status.removed_files),
             removed_bytes: figure(|status| status.removed_bytes),
+            removed_paths,
             failing: figures.as_ref().and_then(|status| status.failing).map(|kind| kind.to_string()),
             failures: figure(|status| status.failures),
             oldest_ms: figures.as_ref().and_then(|status| status.oldest).map(tenants::ms),

@@ -41,7 +41,8 @@ impl Session {
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
         match self.umount_and_release(request, release, tick) {
-            Err(failure) if park && failure.reason == Reason::Deadline => {
+            // The arena cannot keep files that were removed in the source.
+            Err(failure) if park && failure.reason == Reason::Deadline && self.removed().is_none() => {
                 let request = UmountRequest { deadline: Some(Duration::ZERO), force: true, ..request };
                 self.umount_and_release(request, release, tick)
             }
@@ -88,8 +89,10 @@ impl Session {
                 failure
             }
             // More time does not help.
-            Some(removed) => Failure { advice: removed.advice(), ..failure },
-            None => failure,
+            Some(removed) if matches!(failure.reason, Reason::Deadline | Reason::Failed) => {
+                Failure { advice: removed.advice(), ..failure }
+            }
+            Some(_) | None => failure,
         };
         let (source, arena) = (self.entry.source.name().printable(), self.entry.arena.printable());
         if self.is_fenced() && matches!(failure.reason, Reason::Deadline | Reason::Left) {
