@@ -1,15 +1,16 @@
 //! A small HTTP server on one thread, for pages that are made at each request: the metrics, and the page for operators.
 //!
 //! # Invariants
-//! H1. There are at most [`CONNECTIONS_MAX`] connections, and each ends within [`CONNECTION_WITHIN`]. A further one
-//!     replaces the oldest. So clients that send nothing, or do not read the answer, delay no other client.
+//! H1. There are at most [`CONNECTIONS_MAX`] connections, and each ends within [`CONNECTION_WITHIN`]. A further one is
+//!     accepted at once, in place of the oldest ones of the [`Owner`] that has the most. So clients that send nothing, do not
+//!     read the answer, or connect as fast as they can delay no client of another owner.
 //! H2. A connection serves one request, whose head has at most [`HEAD_BYTES_MAX`] bytes. Its body is not read.
 //! H3. When a [`Server`] has been dropped, its thread has ended, and the closure that makes the answers is gone.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -26,8 +27,12 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::exit::Failure;
+use crate::os::socket_user::SocketUsers;
 
-const CONNECTIONS_MAX: usize = 32;
+/// So many that even a client of the owner that floods the server has time for its request.
+const CONNECTIONS_MAX: usize = 512;
+/// One part of an owner's connections in so many is ended at once.
+const SURPLUS: usize = 8;
 /// The default timeout of Prometheus.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
 /// The minimum that the library allows.
@@ -111,25 +116,67 @@ pub(crate) fn serve(
     Ok(Server { address, stop: Some(stop), thread: Some(thread) })
 }
 
+/// Where a connection comes from.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd)]
+enum Owner {
+    /// Of this machine.
+    User(u32),
+    /// Another machine or container, or unknown.
+    Address(IpAddr),
+}
+
+impl Owner {
+    fn of(stream: &TcpStream, client: SocketAddr, users: Option<&SocketUsers>) -> Self {
+        let user = || users?.of(client, stream.local_addr().ok()?);
+        user().map_or(Self::Address(client.ip()), Self::User)
+    }
+}
+
+/// The open connections, the oldest first.
+#[derive(Default)]
+struct Connections(VecDeque<(Owner, AbortHandle)>);
+
+impl Connections {
+    /// Ends the oldest connections of the owner that has the most, if there are as many as allowed (H1). Some at a time:
+    /// the search takes longer than an accept.
+    fn make_room(&mut self) {
+        if self.0.len() < CONNECTIONS_MAX {
+            return;
+        }
+        self.0.retain(|(_, connection)| !connection.is_finished());
+        if self.0.len() < CONNECTIONS_MAX {
+            return;
+        }
+        let mut counts = BTreeMap::<Owner, usize>::new();
+        self.0.iter().for_each(|(owner, _)| *counts.entry(*owner).or_default() += 1);
+        let Some((most, count)) = counts.into_iter().max_by_key(|(_, count)| *count) else { return };
+        let mut surplus = count.div_ceil(SURPLUS);
+        self.0.retain(|(owner, connection)| {
+            let stays = *owner != most || surplus == 0;
+            if !stays {
+                surplus -= 1;
+                connection.abort();
+            }
+            stays
+        });
+    }
+}
+
 async fn accept(listener: tokio::net::TcpListener, respond: Rc<impl Fn(&Request) -> Response + 'static>) {
-    let mut connections = VecDeque::<AbortHandle>::new();
+    let (mut connections, users) = (Connections::default(), SocketUsers::open());
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, client) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "cannot accept an HTTP client");
                 sleep(PAUSE).await;
                 continue;
             }
         };
-        connections.retain(|connection| !connection.is_finished());
-        if connections.len() == CONNECTIONS_MAX
-            && let Some(oldest) = connections.pop_front()
-        {
-            oldest.abort(); // H1
-        }
+        connections.make_room();
+        let owner = Owner::of(&stream, client, users.as_ref());
         let talk = timeout(CONNECTION_WITHIN, talk(stream, Rc::clone(&respond)));
-        connections.push_back(spawn_local(talk).abort_handle());
+        connections.0.push_back((owner, spawn_local(talk).abort_handle()));
     }
 }
 

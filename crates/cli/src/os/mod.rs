@@ -8,6 +8,7 @@
 //! utab             the list of options that umount(8) reads
 //! private_dir      a directory of this user where everyone may make files
 //! private_socket   a Unix socket to which only this user can connect
+//! socket_user      the user of a TCP client on this machine
 //! early_exit       exit of a process whose sources may hang
 //! killed_process   processes that were killed and cannot end
 //! sys              signals, descriptors, locks and the heap; the only file with `unsafe`
@@ -22,5 +23,6 @@ pub(crate) mod mount_table;
 pub(crate) mod namespace;
 pub(crate) mod private_dir;
 pub(crate) mod private_socket;
+pub(crate) mod socket_user;
 pub(crate) mod sys;
 pub(crate) mod utab;

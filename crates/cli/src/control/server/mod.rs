@@ -5,10 +5,12 @@
 //!     otherwise the connection is dropped unread.
 //! V2. Each connection has its own thread, the one that has accepted it: a change of the thread would take time. Before it
 //!     serves, it makes sure that another thread accepts. A request has a time limit. [`Limits`] bound the number of
-//!     connections, and users who may only query get a quarter of them. So no peer can delay the answer to another for
-//!     longer than the time limit.
+//!     connections, and users who may only query get a quarter of them. Each of these users has at most as many as are left
+//!     for the others. So no peer can delay the answer to another for longer than the time limit, and none can refuse it to
+//!     another user.
 //! V3. Requests are bounded in length. A request that cannot be parsed is answered, and has no other effect.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::geteuid;
+use rustix::process::{Uid, geteuid};
 
 use crate::control::line;
 use crate::control::protocol::{
@@ -111,7 +113,7 @@ pub(crate) fn start(listener: UnixListener, limits: Limits, respond: Arc<dyn Res
         listener,
         limits,
         all: Slots::new(limits.connections_max),
-        queries: Slots::new(limits.connections_max / 4),
+        queries: Queries { most: limits.connections_max / 4, users: Arc::default() },
         respond,
         unanswered: Arc::clone(&unanswered),
         accepting: AtomicUsize::new(0),
@@ -124,7 +126,7 @@ struct Server {
     listener: UnixListener,
     limits: Limits,
     all: Slots,
-    queries: Slots,
+    queries: Queries,
     respond: Arc<dyn Respond>,
     unanswered: Arc<Unanswered>,
     /// Threads that accept.
@@ -144,7 +146,7 @@ impl Server {
     /// Accepts and serves connections, until enough other threads accept.
     fn run(self: Arc<Self>) {
         loop {
-            let (stream, access, _slots) = self.accept();
+            let (stream, access, _slot, _query) = self.accept();
             let is_last = self.accepting.fetch_sub(1, Ordering::AcqRel) == 1;
             if is_last && self.start_thread().is_err() {
                 // The peer is dropped: another one must not wait for it.
@@ -160,22 +162,20 @@ impl Server {
     }
 
     /// The next connection that is to be served.
-    fn accept(&self) -> (UnixStream, Access, Vec<Slot>) {
+    fn accept(&self) -> (UnixStream, Access, Slot, Option<Query>) {
         loop {
             let Ok((stream, _)) = self.listener.accept() else {
                 // Most likely out of descriptors; the peer waits in the queue.
                 thread::sleep(Duration::from_millis(100));
                 continue;
             };
-            let slots = match access(&stream, self.limits) {
-                None => continue,
-                Some(Access::All) => self.all.take().map(|slot| (Access::All, vec![slot])),
-                Some(Access::Query) => {
-                    self.queries.take().zip(self.all.take()).map(|(one, other)| (Access::Query, vec![one, other]))
-                }
+            let Some((access, user)) = access(&stream, self.limits) else { continue };
+            let query = match access {
+                Access::All => Some(None),
+                Access::Query => self.queries.take(user).map(Some),
             };
-            match slots {
-                Some((access, slots)) => return (stream, access, slots),
+            match query.zip(self.all.take()) {
+                Some((query, slot)) => return (stream, access, slot, query),
                 None => {
                     let failure = Failure::busy("too many connections").advise("try again in a few seconds");
                     reply(&stream, Reply::Failed(failure));
@@ -208,6 +208,43 @@ impl Drop for Slot {
     }
 }
 
+/// Connections of users who may only query.
+struct Queries {
+    most: usize,
+    /// By user, without those who have none.
+    users: Arc<Mutex<HashMap<Uid, usize>>>,
+}
+
+/// One of them, released however its thread ends.
+struct Query {
+    user: Uid,
+    users: Arc<Mutex<HashMap<Uid, usize>>>,
+}
+
+impl Queries {
+    /// `None` if `user` has as many as are left for the others.
+    fn take(&self, user: Uid) -> Option<Query> {
+        // No code panics while it holds the lock.
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = self.most - users.values().sum::<usize>();
+        let own = users.entry(user).or_default();
+        if *own < left {
+            *own += 1;
+            return Some(Query { user, users: Arc::clone(&self.users) });
+        }
+        users.retain(|_, count| *count > 0);
+        None
+    }
+}
+
+impl Drop for Query {
+    fn drop(&mut self) {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users.entry(self.user).and_modify(|count| *count -= 1);
+        users.retain(|_, count| *count > 0);
+    }
+}
+
 /// The requests that a peer may send.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum Access {
@@ -215,11 +252,12 @@ enum Access {
     Query,
 }
 
-/// V1.
-fn access(stream: &UnixStream, limits: Limits) -> Option<Access> {
+/// V1, and the peer's user.
+fn access(stream: &UnixStream, limits: Limits) -> Option<(Access, Uid)> {
     let peer = socket_peercred(stream).ok()?;
     let is_ours = peer.uid.is_root() || peer.uid == geteuid();
-    if is_ours { Some(Access::All) } else { limits.others_may_query.then_some(Access::Query) }
+    let access = if is_ours { Some(Access::All) } else { limits.others_may_query.then_some(Access::Query) };
+    access.map(|access| (access, peer.uid))
 }
 
 fn serve(mut stream: UnixStream, access: Access, respond: &dyn Respond, unanswered: &Unanswered) {

@@ -97,6 +97,24 @@ fn silent_peers_delay_no_other_peer() {
     }
 }
 
+/// One user could take all connections for queries, so that those of other users were refused.
+#[test]
+fn a_user_who_takes_all_connections_it_can_leaves_some_for_others() {
+    let queries = Queries { most: 64, users: Arc::default() };
+    let take_all = |user| -> Vec<Query> { std::iter::from_fn(|| queries.take(Uid::from_raw(user))).collect() };
+    let mut taken = Vec::new();
+    for (user, most) in [(1, 32), (2, 16), (3, 8), (4, 4)] {
+        let of_one = take_all(user);
+        assert_eq!(of_one.len(), most, "user {user}");
+        assert!(queries.take(Uid::from_raw(user)).is_none());
+        taken.extend(of_one);
+    }
+    assert_eq!(queries.users.lock().unwrap().len(), 4, "users without a connection are forgotten");
+    drop(taken);
+    assert!(queries.users.lock().unwrap().is_empty());
+    assert_eq!(take_all(5).len(), 32);
+}
+
 /// Requests of every kind.
 fn requests() -> Vec<Vec<u8>> {
     let mount = r#"{"version":1,"request":"mount","name":"web","source":"/a","mountpoint":"/b","options":{}}"#;

@@ -1,10 +1,15 @@
 //! Clients get an answer or are dropped, and do not delay another client's scrape.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+
+use rustix::process::{Resource, Uid, getrlimit, setrlimit};
+use rustix::thread::set_thread_res_uid;
 
 use super::page::Page;
 use super::snapshot;
@@ -114,10 +119,49 @@ fn two_hundred_silent_clients_delay_no_scrape() {
     };
     let half: Vec<_> = (0..100).map(half).collect();
     assert_scraped(&server);
-    // The first of them was dropped for the others.
+    // The first of them is dropped when its time is over.
     let mut first = &half[0];
     let _ = first.read_to_end(&mut Vec::new());
     assert_scraped(&server);
+}
+
+/// Another user connects as fast as it can, and holds connections. Each took the place of an older one, and a scraper had
+/// lost its connection before its request came.
+#[test]
+fn a_flood_of_connections_delays_no_scrape() {
+    const HELD: usize = 150;
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let server = server();
+    let (made, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let nobody = Uid::from_raw(65534);
+                // Only root can. Others have the larger number of connections alone.
+                let _ = set_thread_res_uid(nobody, nobody, nobody);
+                let mut held = VecDeque::new();
+                while !stop.load(Ordering::Relaxed) {
+                    held.extend(TcpStream::connect(server.address()).ok());
+                    made.fetch_add(1, Ordering::Relaxed);
+                    if held.len() > HELD {
+                        held.pop_front();
+                    }
+                }
+            });
+        }
+        let scrapes = catch_unwind(AssertUnwindSafe(|| {
+            for number in 1..=10 {
+                while made.load(Ordering::Relaxed) < number * 200 {
+                    std::thread::yield_now();
+                }
+                assert_scraped(&server);
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        scrapes.unwrap_or_else(|panic| resume_unwind(panic));
+    });
 }
 
 #[test]
