@@ -67,8 +67,10 @@ pub struct InodeRecord {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Flags of the engine, which the arena only stores.
+    /// Flags of the engine, which the arena only stores: 8 bits.
     pub flags: u32,
+    /// When the inode became dirty, by a clock of the engine, which the arena only stores: 24 bits. 0: unknown.
+    pub dirtied: u32,
     /// The tenant that its data is charged to, by a number of the engine. 0: none.
     pub tenant: u64,
 }
@@ -90,6 +92,7 @@ impl InodeRecord {
             uid: 0,
             gid: 0,
             flags: 0,
+            dirtied: 0,
             tenant: 0,
         }
     }
@@ -120,7 +123,8 @@ impl Arena {
         entry.source_changing_since_ns.set(record.source.changing_since_ns.cast_unsigned());
         entry.owner.set(owner(record.uid, record.gid));
         entry.mode.set(record.mode);
-        entry.flags.set(record.flags);
+        entry.set_flags(record.flags);
+        entry.set_dirtied(record.dirtied);
         entry.set_tenant(slot, record.tenant);
         entry.state.set(LIVE); // I1
         Some(InodeSlot::new(slot))
@@ -165,7 +169,8 @@ impl Arena {
             mode: entry.mode.get(),
             uid: owner as u32,
             gid: (owner >> 32) as u32,
-            flags: entry.flags.get(),
+            flags: entry.flags(),
+            dirtied: entry.dirtied(),
             tenant: entry.tenant(slot.as_u32()),
         }
     }
@@ -217,7 +222,18 @@ impl Arena {
 
     /// Sets the engine's flags (I2).
     pub fn set_flags(&self, slot: InodeSlot, flags: u32) {
-        self.mapping().inodes()[slot.index()].flags.set(flags);
+        self.mapping().inodes()[slot.index()].set_flags(flags);
+    }
+
+    /// When the inode became dirty; see [`InodeRecord::dirtied`].
+    #[must_use]
+    pub fn dirtied(&self, slot: InodeSlot) -> u32 {
+        self.mapping().inodes()[slot.index()].dirtied()
+    }
+
+    /// Sets when the inode became dirty (I2).
+    pub fn set_dirtied(&self, slot: InodeSlot, dirtied: u32) {
+        self.mapping().inodes()[slot.index()].set_dirtied(dirtied);
     }
 
     /// Sets the tenant. The caller lets no other thread set it meanwhile.
@@ -260,6 +276,7 @@ mod tests {
             uid: 5,
             gid: u32::MAX,
             flags: 6,
+            dirtied: 7,
             tenant: u64::MAX,
         };
         let slot = arena.alloc_inode(&record).unwrap();
@@ -272,6 +289,9 @@ mod tests {
         arena.set_mode(slot, 8);
         arena.set_owner(slot, u32::MAX, 9);
         arena.set_flags(slot, 10);
+        assert_eq!(arena.dirtied(slot), 7, "flags and time share a word");
+        record.dirtied = (1 << 24) - 1;
+        arena.set_dirtied(slot, record.dirtied);
         for tenant in [7, 0, 8] {
             arena.set_tenant(slot, tenant);
             assert_eq!(arena.inode(slot).tenant, tenant);

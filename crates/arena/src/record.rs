@@ -14,6 +14,9 @@
 //! R4. The tenant of an inode has a check word of its own, which also covers that of the record. If it is wrong, the
 //!     inode has no tenant. So a kill between the two stores does no harm, and neither does a program that does not
 //!     know the field: it leaves zeroes, or the tenant of an earlier record in the slot.
+//! R5. The time at which an inode became dirty is in the upper bits of its flags, since the record has no other place. A
+//!     program that does not know it leaves zeroes there, or what it found: it sets flags when it makes the record, and
+//!     changes single ones after that. 0 therefore means that the time is unknown.
 //!
 //! # Memory ordering
 //! That of the state word: [`crate::word`] O1.
@@ -39,6 +42,10 @@ const VOLUME_KIND: u32 = 1;
 const INODE_KIND: u32 = 2;
 const FRAME_KIND: u32 = 3;
 const TENANT_KIND: u32 = 4;
+
+/// Bits of the engine's flags in the word that they share with the time (R5).
+pub(crate) const FLAG_BITS: u32 = 8;
+const FLAGS_MASK: u32 = (1 << FLAG_BITS) - 1;
 
 /// Words of the header; [`crate::header`] names them.
 pub(crate) const HEADER_WORDS: usize = 17;
@@ -86,7 +93,8 @@ pub(crate) struct InodeEntry {
     /// User in the low half, group in the high half.
     pub(crate) owner: Word64,
     pub(crate) mode: Word32,
-    pub(crate) flags: Word32,
+    /// Flags of the engine in the low bits, and when the inode became dirty in the others (R5).
+    flags: Word32,
     pub(crate) source_size_bytes: Word64,
     pub(crate) source_mtime_ns: Word64,
     pub(crate) source_changing_since_ns: Word64,
@@ -173,6 +181,24 @@ impl InodeEntry {
             .word(self.ino.get())
             .word(self.generation.get());
         self.handle.add_to(sum).finish()
+    }
+
+    /// The flags of the engine.
+    pub(crate) fn flags(&self) -> u32 {
+        self.flags.get() & FLAGS_MASK
+    }
+
+    pub(crate) fn set_flags(&self, flags: u32) {
+        self.flags.set_bits(FLAGS_MASK, flags);
+    }
+
+    /// When the inode became dirty; 0 if that is unknown (R5).
+    pub(crate) fn dirtied(&self) -> u32 {
+        self.flags.get() >> FLAG_BITS
+    }
+
+    pub(crate) fn set_dirtied(&self, dirtied: u32) {
+        self.flags.set_bits(!FLAGS_MASK, dirtied << FLAG_BITS);
     }
 
     /// The tenant; 0 if there is none (R4).

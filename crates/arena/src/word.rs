@@ -35,6 +35,12 @@ impl Word32 {
     pub(crate) fn set(&self, value: u32) {
         self.0.store(value, Ordering::Relaxed);
     }
+
+    /// Changes some of its bits, by a single store.
+    pub(crate) fn set_bits(&self, mask: u32, bits: u32) {
+        // Always made.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(old & !mask | bits & mask));
+    }
 }
 
 impl Word64 {

@@ -1,12 +1,14 @@
 //! P5: dirty data does not grow older than its expiry and one period, and one inode delays no other.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::backend::{Call, Limits};
 use slackwater::{ErrorKind, File, Tunables};
 use slackwater_backends::Rule;
 
-use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, limits, pattern};
+use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, limits, open, pattern, snapshot};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -65,6 +67,63 @@ fn p05_rewriting_a_page_does_not_make_it_younger() {
         age += 500 * MS;
         assert!(age <= age_limit() + 500 * MS, "rewritten for ever");
     }
+}
+
+/// The age of data began anew with each process that took it over. If processes died more often than the data became old,
+/// it was never written back.
+#[test]
+fn p05_data_keeps_its_age_when_its_process_dies() {
+    let rig = Rig::by_hand();
+    let (mem, clock) = (rig.disk.mem.clone(), Arc::clone(&rig.clock));
+    rig.create("a").write_at(0, &[1; 10_000]).unwrap();
+    rig.create("durable before").write_at(0, &[1; 10_000]).unwrap();
+    rig.advance(MS * 700);
+    open(&rig.volume, "durable before").fsync().unwrap();
+    let life = Duration::from_secs(3);
+    rig.advance(life);
+    open(&rig.volume, "durable before").write_at(0, &[2; 10_000]).unwrap();
+    let mut left = die(rig);
+    let mut age = life + 700 * MS;
+    while mem.volatile_file("a").unwrap().is_empty() {
+        assert!(age <= age_limit() + life, "young for ever");
+        let rig = Rig::after(left, &clock, &mem);
+        rig.advance(life);
+        age += life;
+        left = die(rig);
+    }
+    assert!(age > Tunables::default().dirty_expire, "{age:?}: not before");
+    assert_same(&mem.volatile_file("durable before").unwrap(), &[1; 10_000], "it became dirty later");
+}
+
+/// A process that dies before it commits what it has written leaves that to the next one. Each of them waited for the commit
+/// interval anew.
+#[test]
+fn p05_data_becomes_durable_even_if_each_process_dies_before_the_commit_interval() {
+    let rig = Rig::by_hand();
+    let (mem, clock) = (rig.disk.mem.clone(), Arc::clone(&rig.clock));
+    let life = Tunables::default().commit_interval / 2;
+    for nth in 0..3 {
+        rig.create(&format!("{nth}")).write_at(0, &[nth; 10_000]).unwrap();
+    }
+    rig.advance(Tunables::default().dirty_expire);
+    let mut left = die(rig);
+    for _ in 0..3 {
+        let rig = Rig::after(left, &clock, &mem);
+        rig.advance(life);
+        left = die(rig);
+    }
+    for nth in 0..3 {
+        assert_same(&mem.durable_file(format!("{nth}").as_str()).unwrap(), &[nth; 10_000], "durable");
+    }
+}
+
+/// Kills the process. Returns its arena.
+fn die(rig: Rig) -> OwnedFd {
+    let left = snapshot(&rig.engine);
+    // From now on the dead process does nothing to the backend.
+    rig.disk.faults.clear();
+    rig.disk.faults.add(Rule::fail(ErrorKind::Abandoned));
+    left
 }
 
 #[test]

@@ -109,6 +109,13 @@ impl Rig {
         Self::assemble(Engine::new(arena, clock.clone(), tunables), clock, disk)
     }
 
+    /// On the arena of a killed one, at the time of its clock.
+    pub(crate) fn after(left: OwnedFd, clock: &Arc<ManualClock>, mem: &Arc<MemBackend>) -> Self {
+        let (arena, survivors) = Arena::open_fd(left).unwrap();
+        let engine = Engine::recover(arena, survivors, Arc::clone(clock) as Arc<dyn Clock>, by_hand());
+        Self::assemble(engine, Arc::clone(clock), Disk::over(Arc::clone(mem)))
+    }
+
     /// With flusher threads and the machine's clock.
     pub(crate) fn live(disk: Disk, tunables: Tunables) -> Self {
         let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap();

@@ -3,6 +3,8 @@
 //! The front end keeps the errors of each inode, and the [cursor](crate::ErrCursor) of each description, and gives them to
 //! the engine of the next process. Only an error costs anything.
 
+use slackwater_sync::shim::atomic::Ordering;
+
 use super::Inode;
 use crate::error::ErrorKind;
 use crate::super_block::SuperBlock;
@@ -30,6 +32,12 @@ impl Inode {
     /// there. An error of this process stays new to everyone.
     pub fn restore_errors(&self, bits: u32) {
         self.errseq.restore(bits);
+    }
+
+    /// Continues after an earlier process that has emptied the file: the data that replaces it is sent to the disk as soon
+    /// as it is written.
+    pub fn restore_emptied(&self) {
+        self.emptied.store(true, Ordering::Release);
     }
 }
 

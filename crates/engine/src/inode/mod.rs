@@ -27,7 +27,7 @@ mod reported;
 
 pub(crate) use errors::OnWriteError;
 pub(crate) use openers::{Openers, too_many};
-pub(crate) use record::{DOOMED, NAMELESS, REMOVING};
+pub(crate) use record::{DOOMED, NAMELESS, REMOVING, dirtied_at};
 pub(crate) use reported::{Change, Changes};
 
 use std::fmt;

@@ -8,6 +8,8 @@
 //! S2. The record's tenant is that of the inode's wb. Both are read and changed with the state locked.
 //! S3. A record is marked nameless only by the volume that removed the last name. So a file that is missing on the
 //!     backend without that mark was removed by another program.
+//! S4. The record has the time since when some data of the inode is not durable. It is set once: when the data is durable,
+//!     the record ends. Data that became dirty later may therefore count as older than it is, but none as younger.
 
 use slackwater_arena::{InodeRecord, InodeSlot, ShortBytes, SourceStamp};
 use slackwater_sync::shim::atomic::Ordering;
@@ -16,7 +18,7 @@ use super::reported::Change;
 use super::{Inode, InodeState, NO_SLOT};
 use crate::backend::Node;
 use crate::page_cache::Mark;
-use crate::units::Timestamp;
+use crate::units::{Tick, Timestamp};
 
 /// Flag of a record in the arena: an unmount discarded its data.
 pub(crate) const DOOMED: u32 = 1;
@@ -24,6 +26,10 @@ pub(crate) const DOOMED: u32 = 1;
 pub(crate) const NAMELESS: u32 = 2;
 /// Flag of a record in the arena: we are removing its last name, or have just done so.
 pub(crate) const REMOVING: u32 = 4;
+
+/// The unit of the time in a record (S4). With the 24 bits that it has, it repeats after 48 days.
+const DIRTIED_UNIT_NS: u64 = 250_000_000;
+const DIRTIED_MASK: u32 = (1 << 24) - 1;
 
 /// "Since for ever": nothing is known about earlier changes.
 const EVER_NS: i64 = 1;
@@ -64,6 +70,15 @@ impl Inode {
             let arena = &self.sb.engine().arena;
             let others = arena.inode(slot).flags & !REMOVING;
             arena.set_flags(slot, others | if is_removing { REMOVING } else { 0 });
+        }
+    }
+
+    /// Records since when the inode is dirty (S4).
+    pub(crate) fn record_dirtied(&self, when: Tick) {
+        let arena = &self.sb.engine().arena;
+        if let Some(slot) = self.slot().filter(|slot| arena.dirtied(*slot) == 0) {
+            // 0 is no time: one unit too young.
+            arena.set_dirtied(slot, ((when.0 / DIRTIED_UNIT_NS) as u32 & DIRTIED_MASK).max(1));
         }
     }
 
@@ -146,6 +161,7 @@ impl Inode {
             uid: state.attr.uid,
             gid: state.attr.gid,
             flags: if state.nameless { NAMELESS } else { 0 },
+            dirtied: 0,
             tenant: self.memcg().key(),
         };
         let slot = self.sb.engine().arena.alloc_inode(&record)?;
@@ -164,5 +180,41 @@ impl Inode {
         state.node.get_or_insert_with(|| node.clone());
         self.sb.engine().arena.set_tenant(slot, self.memcg().key());
         self.record_reported(&state);
+    }
+}
+
+/// The time in a record, on the clock whose time is `now`. `now` itself if the record has none, or one in the future: an
+/// earlier program made it, or the clock is another one.
+pub(crate) fn dirtied_at(dirtied: u32, now: Tick) -> Tick {
+    let now_units = now.0 / DIRTIED_UNIT_NS;
+    let age = (now_units as u32).wrapping_sub(dirtied) & DIRTIED_MASK;
+    if dirtied == 0 || age > DIRTIED_MASK / 2 {
+        return now;
+    }
+    Tick(now_units.saturating_sub(age.into()) * DIRTIED_UNIT_NS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_in_a_record_is_never_later_than_it_was() {
+        const SECOND: u64 = 1_000_000_000;
+        for now in [Tick(100 * SECOND), Tick((u64::from(DIRTIED_MASK) + 3) * DIRTIED_UNIT_NS + 7)] {
+            for age in [0, 1, SECOND / 8, SECOND, 90 * SECOND] {
+                let when = Tick(now.0 - age);
+                let dirtied = (when.0 / DIRTIED_UNIT_NS) as u32 & DIRTIED_MASK;
+                let found = dirtied_at(dirtied, now);
+                assert!(found <= when || dirtied == 0, "{now:?} {age}: {found:?}");
+                assert!(found.0 + 2 * DIRTIED_UNIT_NS > when.0, "{now:?} {age}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_without_a_time_or_of_another_clock_is_young() {
+        let now = Tick(1 << 40);
+        assert_eq!([0, (now.0 / DIRTIED_UNIT_NS) as u32 + 9].map(|dirtied| dirtied_at(dirtied, now)), [now; 2]);
     }
 }

@@ -3,6 +3,11 @@
 //! The frames stay where they are. An inode is reopened by its handle, its dirty frames become its dirty pages, and
 //! write-back continues. Writing a page that had reached the backend a second time does no harm.
 //!
+//! # Age
+//! The data is as old as it was in the dead engine, so that a process that dies soon delays it no further. Until the first
+//! commit is due by age, each unit is committed soon, because the dead engine may have written it too and not lived to
+//! commit it.
+//!
 //! # A backend that was changed meanwhile
 //! The record describes the backend's file (`inode::record`). If that file was changed, or was removed by another
 //! program, both versions are kept: the backend's stays as it is, and the dirty data is saved in a file of its own in
@@ -25,7 +30,7 @@ use crate::cgroup::Memcg;
 use crate::engine::Shared;
 use crate::error::{BackendError, ErrorKind, MountError};
 use crate::filemap;
-use crate::inode::{DOOMED, meta};
+use crate::inode::{DOOMED, dirtied_at, meta};
 use crate::page_cache::Mark;
 use crate::super_block::{RescuedFrom, SuperBlock};
 use crate::units::{NodeId, PAGE_BYTES, PageIndex, Timestamp};
@@ -191,7 +196,10 @@ impl SuperBlock {
         self.space.reserve(delayed);
         inode.account(Pages { reclaimable: pages, ..Pages::default() });
         self.bdi().pin_adopted(pages as u64);
-        inode.arc().mark_dirty(meta::DIRTY_SYNC | meta::DIRTY_DATASYNC);
+        let now = self.engine().clock.now();
+        self.commits().note_adopted(now);
+        let since = dirtied_at(survivor.record.dirtied, now);
+        inode.arc().mark_dirty_since(meta::DIRTY_SYNC | meta::DIRTY_DATASYNC, Some(since));
         if nlink == 0 {
             inode.record_names(0);
             self.kept.lock().push(inode); // without a reference its data would be dropped

@@ -56,6 +56,8 @@ struct State {
     since: Option<Tick>,
     /// A tenant has only unstable pages left and needs frames.
     wanted: bool,
+    /// When data of a dead engine was taken over.
+    adopted: Option<Tick>,
     /// Volume commits begun and ended: one runs while they differ.
     begun: u64,
     ended: u64,
@@ -84,6 +86,11 @@ impl Commits {
     /// A call that changes names or attributes was answered (C5).
     pub(crate) fn note_change(&self) {
         self.0.lock().is_covered = false;
+    }
+
+    /// Data of a dead engine was taken over.
+    pub(crate) fn note_adopted(&self, now: Tick) {
+        self.0.lock().adopted = Some(now);
     }
 
     /// Whether everything that was answered is durable, so that a commit would confirm nothing new.
@@ -147,9 +154,12 @@ fn note_unstable(inode: &Arc<Inode>) {
         let mut state = inode.state.lock();
         !std::mem::replace(&mut state.unstable_listed, true)
     };
-    let listed = if first {
-        let now = sb.engine().clock.now();
-        let (oldest, listed) = {
+    let now = || sb.engine().clock.now();
+    let pool = &sb.engine().pool;
+    let interval = sb.bdi().ages.commit(&pool.tunables);
+    let (listed, adopted) = if first {
+        let now = now();
+        let (oldest, listed, adopted) = {
             let mut commits = sb.commits().0.lock();
             if sb.alive().is_err() {
                 return; // the list has been emptied for good
@@ -157,18 +167,21 @@ fn note_unstable(inode: &Arc<Inode>) {
             commits.inodes.push(Arc::clone(inode));
             let oldest = commits.since.is_none();
             commits.since.get_or_insert(now);
-            (oldest, commits.inodes.len())
+            (oldest, commits.inodes.len(), commits.adopted)
         };
         if oldest {
-            let pool = &sb.engine().pool;
-            pool.arm(sb.root_wb(), now + sb.bdi().ages.commit(&pool.tunables));
+            pool.arm(sb.root_wb(), now + interval);
         }
-        listed
+        (listed, adopted)
     } else {
-        sb.commits().0.lock().inodes.len()
+        let commits = sb.commits().0.lock();
+        (commits.inodes.len(), commits.adopted)
     };
+    // See `recovery`.
+    let is_late = adopted.is_some_and(|adopted| now() < adopted + interval);
     let wb = inode.wb();
-    if is_short(sb, listed) || wb.memcg.wants_commit(wb.stat.unstable.read()) || wb.foreign_flush_has_ended() {
+    if is_late || is_short(sb, listed) || wb.memcg.wants_commit(wb.stat.unstable.read()) || wb.foreign_flush_has_ended()
+    {
         sb.want_commit();
     }
 }

@@ -45,6 +45,7 @@ pub(crate) enum Next {
 
 /// Flusher state kept between two steps of a wb.
 pub(crate) struct PassState {
+    /// Long ago at first: data of a dead engine may be old already, and this one may not live for a period.
     last_old_flush: Tick,
     /// A periodic pass is running.
     periodic: bool,
@@ -63,9 +64,9 @@ pub(crate) struct PassState {
 }
 
 impl PassState {
-    pub(crate) fn new(now: Tick) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            last_old_flush: now,
+            last_old_flush: Tick(0),
             periodic: false,
             foreign: false,
             dontcache: None,

@@ -207,7 +207,7 @@ impl BdiWriteback {
             foreign_flush: AtomicBool::new(false),
             foreign_commit: AtomicBool::new(false),
             start_dontcache: Kick::new(),
-            pass: Mutex::new(WB_PASS, PassState::new(now)),
+            pass: Mutex::new(WB_PASS, PassState::new()),
             blocked: AtomicBool::new(false),
             slots_held: AtomicU32::new(0),
             run: AtomicU8::new(0),
@@ -347,6 +347,11 @@ impl Inode {
     /// The pages must carry their mark before the call. A thread that finds the inode clean after the call therefore
     /// looked before it, and finds the inode on a list. Kernel: `__mark_inode_dirty`.
     pub(crate) fn mark_dirty(self: &Arc<Self>, meta: u8) {
+        self.mark_dirty_since(meta, None);
+    }
+
+    /// As [`mark_dirty`](Self::mark_dirty); an inode that was clean is dirty since `since`, or since now.
+    pub(crate) fn mark_dirty_since(self: &Arc<Self>, meta: u8, since: Option<Tick>) {
         let clock = &self.super_block().engine().clock;
         let when = {
             let mut state = self.state.lock();
@@ -357,7 +362,9 @@ impl Inode {
             if state.dirtied_when.is_some() {
                 return;
             }
-            *state.dirtied_when.insert(clock.now())
+            let when = *state.dirtied_when.insert(since.unwrap_or_else(|| clock.now()));
+            self.record_dirtied(when);
+            when
         };
         tracing::trace!(target: "slackwater::writeback", volume = self.super_block().name(), ino = self.id().ino, flags = meta,
             "writeback_mark_inode_dirty");
