@@ -45,7 +45,7 @@ pub(super) fn overlay(scratch: &Scratch, at: &Path) -> bool {
 }
 
 /// Descriptors that the keeper has.
-fn kept_descriptors(kept: &Kept) -> usize {
+pub(super) fn kept_descriptors(kept: &Kept) -> usize {
     fs::read_dir(format!("/proc/{}/fd", kept.keeper().as_raw_nonzero())).unwrap().count()
 }
 

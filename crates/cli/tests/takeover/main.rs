@@ -25,6 +25,7 @@ mod object_volumes;
 #[path = "../daemon/process.rs"]
 mod process;
 mod refusals;
+mod remembered;
 mod renames;
 mod requests;
 #[path = "../rig/mod.rs"]

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -11,10 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater_backends::Random;
 
+use super::user::in_own_namespace;
 use crate::rig::{Mount, PATIENCE, Scratch, need_fuse, run, wait_until};
 use crate::sys::Mapped;
 use crate::{bytes, runs};
@@ -279,6 +282,120 @@ fn no_program_notices_many_kills() {
     let _scratch = rig.end();
     let found = sqlite(&source.join("database"), "PRAGMA integrity_check;").unwrap();
     assert_eq!(found, "ok", "the database in the source");
+}
+
+/// Moves a file and leaves a whiteout, as overlayfs does.
+fn whiteouter(folder: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
+    let (from, to) = (folder.join("hidden"), folder.join("moved"));
+    move |nth| {
+        let content = bytes(nth, 3000);
+        let mut file = File::create_new(&from)?;
+        file.write_all(&content)?;
+        if nth % 2 == 0 {
+            file.sync_all()?;
+        }
+        renameat_with(CWD, &from, CWD, &to, RenameFlags::WHITEOUT)?;
+        assert!(fs::read(&to)? == content, "version {nth} after a whiteout");
+        assert!(fs::symlink_metadata(&from)?.file_type().is_char_device(), "the whiteout of {nth}");
+        fs::remove_file(&from)?;
+        if nth % 3 == 0 { fs::remove_file(&to) } else { Ok(()) }
+    }
+}
+
+/// Truncates a file and writes it anew: the source has the new bytes once it is closed.
+fn truncater(path: PathBuf, source: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
+    move |nth| {
+        let content = bytes(nth, 1 + (nth as usize * 997) % 20_000);
+        let mut file = OpenOptions::new().write(true).create(true).truncate(nth % 2 == 0).open(&path)?;
+        if nth % 2 == 1 {
+            file.set_len(0)?;
+        }
+        file.write_all(&content)?;
+        drop(file);
+        // The first time, the file was new.
+        assert!(nth < 2 || fs::read(&source)? == content, "the source after the close of version {nth}");
+        Ok(())
+    }
+}
+
+/// Renames of every form, among names of one file and directories.
+fn renamer(folder: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
+    fs::create_dir(&folder).unwrap();
+    move |nth| {
+        let at = |name: &str| folder.join(name);
+        let rename = |from: &str, to: &str, flags| renameat_with(CWD, at(from), CWD, at(to), flags);
+        let (content, other) = (bytes(nth, 700), bytes(nth + 1, 800));
+        fs::write(at("a"), &content)?;
+        fs::hard_link(at("a"), at("b"))?;
+        fs::write(at("c"), &other)?;
+        rename("b", "c", RenameFlags::empty())?;
+        assert!(!at("b").exists() && fs::read(at("c"))? == content, "{nth}: over a file");
+        rename("a", "c", RenameFlags::empty())?;
+        assert!(at("a").exists() && fs::read(at("c"))? == content, "{nth}: two names of one file");
+        rename("c", "d", RenameFlags::NOREPLACE)?;
+        assert_eq!(rename("d", "a", RenameFlags::NOREPLACE), Err(Errno::EXIST), "{nth}");
+        fs::write(at("e"), &other)?;
+        rename("e", "d", RenameFlags::EXCHANGE)?;
+        assert!(fs::read(at("e"))? == content && fs::read(at("d"))? == other, "{nth}: exchanged");
+        fs::create_dir(at("f"))?;
+        fs::create_dir(at("g"))?;
+        rename("e", "f/e", RenameFlags::empty())?;
+        rename("f", "g", RenameFlags::empty())?;
+        assert!(fs::read(at("g/e"))? == content && !at("f").exists(), "{nth}: over a directory");
+        fs::remove_dir_all(at("g"))?;
+        ["a", "d"].iter().try_for_each(|name| fs::remove_file(at(name)))
+    }
+}
+
+/// Hides a file of the lower layer of an overlay by another, and moves that.
+fn overlay_user(merged: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
+    move |nth| {
+        let (covering, moved) = (merged.join("below"), merged.join("moved"));
+        let content = bytes(nth, 2000);
+        fs::write(&covering, &content)?;
+        fs::rename(&covering, &moved)?;
+        assert!(fs::read(&moved)? == content && !covering.exists(), "version {nth} on the overlay");
+        fs::remove_file(&moved)
+    }
+}
+
+#[test]
+fn no_rename_or_truncation_is_lost_in_many_kills() {
+    let rig = Rig::new(&[]);
+    let folder = rig.mountpoint.clone();
+    let stop = Arc::new(AtomicBool::new(false));
+    let programs = vec![
+        start("a program with whiteouts", &stop, whiteouter(folder.clone())),
+        start("a program that truncates", &stop, truncater(folder.join("cut"), rig.source.join("cut"))),
+        start("a program that renames", &stop, renamer(folder.join("renamed"))),
+    ];
+    rig.kill_many(&programs);
+    finish(programs, &stop);
+    let _scratch = rig.end();
+}
+
+#[test]
+fn an_overlay_on_a_kept_mount_loses_nothing_in_many_kills() {
+    in_own_namespace(|| {
+        let rig = Rig::new(&[]);
+        let [lower, merged] = ["lower", "merged"].map(|name| rig.scratch.dir(name, 0o755));
+        fs::write(lower.join("below"), b"below").unwrap();
+        let [upper, work] = ["upper", "work"].map(|name| rig.mountpoint.join(name));
+        [&upper, &work].iter().for_each(|dir| fs::create_dir(dir).unwrap());
+        let options = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+        let options = std::ffi::CString::new(options).unwrap();
+        match mount("overlay", &merged, "overlay", MountFlags::empty(), options.as_c_str()) {
+            Ok(()) => {
+                let stop = Arc::new(AtomicBool::new(false));
+                let programs = vec![start("a program on the overlay", &stop, overlay_user(merged.clone()))];
+                rig.kill_many(&programs);
+                finish(programs, &stop);
+                unmount(&merged, UnmountFlags::empty()).unwrap();
+            }
+            Err(error) => println!("skipped: overlayfs cannot be mounted here: {error}"),
+        }
+        let _scratch = rig.end();
+    });
 }
 
 /// Runs a command as the user of PostgreSQL.

@@ -15,6 +15,9 @@ use super::requests::{Call, ONE_AT_A_TIME, Rig, file_with};
 use super::user::in_own_namespace;
 use crate::rig::{Scratch, need_fuse};
 
+/// The points of a request that changes something.
+pub(super) const CHANGE: [&str; 5] = ["Read", "Begun", "CarriedOut", "Recorded", "Answered"];
+
 /// RENAME_WHITEOUT leaves a whiteout at the old name. A request that came again moved it over the file, which was lost even
 /// if it was durable. Both names, and the files that they led to, decide for every form of a rename.
 #[test]
@@ -22,7 +25,9 @@ fn every_form_of_a_rename_that_is_killed_on_its_way_is_made_once() {
     need_fuse();
     let scratch = Scratch::new();
     let (source, mountpoint) = scratch.pair("kept");
-    kill_each_change(&Rig::of(scratch, source, mountpoint), &renames());
+    let rig = Rig::of(scratch, source, mountpoint);
+    kill_each_change(&rig, &CHANGE, &renames());
+    rig.umount();
 }
 
 #[test]
@@ -34,7 +39,9 @@ fn every_form_of_a_rename_on_an_overlay_that_is_killed_on_its_way_is_made_once()
         if overlay(&scratch, &source) {
             // Without whiteouts, which an overlay does not make for others.
             let renames: Vec<_> = renames().into_iter().filter(|(what, ..)| !what.contains("whiteout")).collect();
-            kill_each_change(&Rig::of(scratch, source, mountpoint), &renames);
+            let rig = Rig::of(scratch, source, mountpoint);
+            kill_each_change(&rig, &CHANGE, &renames);
+            rig.umount();
         }
     });
 }
@@ -131,26 +138,19 @@ fn is_whiteout(path: &Path) -> io::Result<bool> {
     Ok(found.file_type().is_char_device() && found.rdev() == 0)
 }
 
-/// Kills servers at each point of each change.
+/// Kills servers at each of these points of each change.
 #[track_caller]
-fn kill_each_change(rig: &Rig, changes: &[(&str, Opcode, Call)]) {
+pub(super) fn kill_each_change(rig: &Rig, points: &[&str], changes: &[(&str, Opcode, Call)]) {
     let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut number = 0;
     for (form, opcode, call) in changes.iter().copied() {
-        for (point, times) in
-            ["Read", "Begun", "CarriedOut", "Recorded", "Answered"].iter().flat_map(|point| [(*point, 1), (*point, 2)])
-        {
+        for (point, times) in points.iter().flat_map(|point| [(*point, 1), (*point, 2)]) {
             if times == 2 && point == "Answered" {
                 continue;
             }
-            number += 10;
-            let (what, own) = (format!("{form} killed at {point}, {times} times"), number);
+            let (what, own) = (format!("{form} killed at {point}, {times} times"), rig.number());
             let order = format!("{point} {} {times}", opcode as u32);
-            assert!(
-                rig.dies(&what, &order, move |mount, source| call(mount, source, own)),
-                "{what}: no process died there"
-            );
+            let has_died = rig.dies(&what, &order, move |mount, source| call(mount, source, own));
+            assert!(has_died, "{what}: no process died there");
         }
     }
-    rig.umount();
 }

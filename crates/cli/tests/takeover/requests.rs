@@ -1,6 +1,7 @@
 //! Every kind of request is killed on its way, at each point, once and twice in a row. The next process answers what
 //! comes again: the program gets the outcome of its call, and never notices.
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -272,6 +273,7 @@ pub(super) struct Rig {
     source: PathBuf,
     mountpoint: PathBuf,
     orders: PathBuf,
+    numbers: Cell<u32>,
 }
 
 impl Rig {
@@ -282,7 +284,13 @@ impl Rig {
         let mut command = scratch.command(["mount", "--keep", "--cache", cache, "--arena"]);
         command.arg(&arena).arg(&source).arg(&mountpoint).env("SLACKWATER_DIE_AT", &orders);
         let mount = Mount::start(command, &mountpoint);
-        Self { scratch, _mount: mount, source, mountpoint, orders }
+        Self { scratch, _mount: mount, source, mountpoint, orders, numbers: Cell::new(0) }
+    }
+
+    /// Another number for the names of a call.
+    pub(super) fn number(&self) -> u32 {
+        self.numbers.set(self.numbers.get() + 10);
+        self.numbers.get()
     }
 
     /// Makes a call, which succeeds, while servers die at a point of it. Returns whether they did.
@@ -365,7 +373,6 @@ pub(super) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 #[track_caller]
 fn kill_each_request(rig: &Rig) {
     let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut number = 0;
     let mut deaths = 0;
     for opcode in Opcode::ALL.iter().copied() {
         let (call, points): (_, &[&str]) = match case_of(opcode) {
@@ -381,10 +388,9 @@ fn kill_each_request(rig: &Rig) {
             if times == 2 && (point == "Answered" || points.len() == 3) {
                 continue;
             }
-            number += 10;
+            let own = rig.number();
             let what = format!("{opcode:?} killed at {point}, {times} times");
             let order = format!("{point} {} {times}", opcode as u32);
-            let own = number;
             let has_died = rig.dies(&what, &order, move |mount, source| call(mount, source, own));
             assert!(has_died, "{what}: no process died there");
             deaths += times;

@@ -18,6 +18,35 @@
 //!
 //! # Errors
 //! An error of write-back that an open file has not reported yet is reported by the new process (`volume::reported`).
+//!
+//! # State in memory
+//! This is every state that is only in the memory of a process, and what a takeover does about it. A new field of `Node`,
+//! `OpenFile`, `Inode` or `SuperBlock` needs a line here.
+//!
+//! | State | The next process |
+//! |---|---|
+//! | nodes, lookups, numbers | finds a node by its number or descriptor; it counts as looked up once (`volume::inherited`) |
+//! | a removed file or directory | has its descriptor from the keeper (`volume::removed`) |
+//! | the parent of a directory, for `..` in listings | asks the source |
+//! | open files, their flags, writers and possible mappings | opens them again from the record |
+//! | errors, and which of them an open file has reported | has them in the record |
+//! | a file was emptied, so that its close writes it back | has that in the record, with the errors |
+//! | the file's own DONTCACHE | reads it again |
+//! | ranges that the kernel has for mappings | takes the whole file for such a range, and drops the kernel's pages, which fetches the stores |
+//! | that a page of a mapping has arrived | does not know: until one arrives again, a store may wait for the kernel (P5) |
+//! | whether the kernel's cache follows writes; what was agreed | has them in the record |
+//! | locks, offsets, file modes of descriptors | the kernel has them |
+//! | requests: parked, paused, in the backlog, interrupted | they come again |
+//! | entries of a directory read ahead; readahead; the attributes of the source | asks the source again |
+//! | dirty pages, size, mtime, mode, tenant, whether a file has a name | has them in the arena |
+//! | since when an inode is dirty | has it in the arena, so that the data becomes no younger |
+//! | pages written and not committed | are dirty, are written again and committed soon |
+//! | failed attempts, and when the next is due | tries at once |
+//! | space held back for dirty pages | counts it again |
+//! | pages that leave when they are durable (DROPBEHIND) | stay (docs/SEMANTICS.md, P10) |
+//! | the tenant that has a file open | is the root until the file is opened again; data keeps its tenant |
+//! | the ctime that is shown | may change (docs/SEMANTICS.md, P9) |
+//! | tenants that write to another's inode; recency of pages; measured speeds | begin anew |
 
 mod death;
 mod entries;
@@ -37,6 +66,7 @@ use crate::abi::UNIQUE_RESEND;
 
 pub(crate) use death::{Point, pass};
 pub(crate) use entries::{HandleRecord, Outcome};
+pub(crate) use errors::Remembered;
 pub use record::{MountRecord, RecordError};
 pub(crate) use word::Word;
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use slackwater::backend::{Attr, AttrChange, NodeKind, Statfs};
 use slackwater::{FileError, InodeRef, Timestamp};
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::Ordering;
 
 use crate::abi::{self, AttrOut, EntryOut, Kstatfs, SetattrIn, fattr};
 use crate::notifier::Notification;
@@ -149,11 +148,8 @@ impl Volume {
             let attr = inode.attr();
             (change.uid, change.gid) = (Some(attr.uid), Some(attr.gid));
         }
-        let emptied = change.size_bytes == Some(0) && inode.size_bytes() != 0;
-        self.unfrozen(|| self.sb.setattr(inode, change))?;
-        if emptied {
-            node.emptied.store(true, Ordering::Release);
-        }
+        let is_emptied = change.size_bytes == Some(0);
+        self.emptying(node, is_emptied, || self.unfrozen(|| self.sb.setattr(inode, change)))?;
         if has(fattr::KILL_SUIDGID) {
             self.unfrozen(|| self.sb.kill_suidgid(inode))?;
         }

@@ -36,11 +36,14 @@ impl Volume {
         self.nodes.set_inherited();
         nodes.sort_by_key(|(number, _)| *number);
         let numbers: Vec<_> = nodes.iter().map(|(number, _)| *number).collect();
-        let nameless = nodes.iter().filter(|(_, found)| found.attr.nlink == 0).map(|(number, _)| *number);
+        // A removed directory may be the working directory of a program: it stays until the kernel forgets it.
+        let is_file = |found: &Found| found.attr.kind != NodeKind::Directory;
+        let nameless = nodes.iter().filter(|(_, found)| found.attr.nlink == 0 && is_file(found));
+        let nameless = nameless.map(|(number, _)| *number);
         let nameless: Vec<_> = nameless.collect();
         let mut unneeded: Vec<_> =
             nodes.into_iter().filter_map(|(number, found)| self.nodes.inherit(number, found)).collect();
-        self.inherit_errors(keeping);
+        self.inherit_remembered(keeping);
         let mut opened = HashMap::new();
         for (number, record) in keeping.record.handles() {
             opened.insert(record.unique, (number, record.open_flags));
@@ -51,13 +54,12 @@ impl Volume {
             self.handles.add_again(number, handle);
         }
         for number in files {
-            let is_open = |node: &Arc<Node>| node.opened.load(Ordering::Acquire) > 0;
-            match self.nodes.get(*number).filter(is_open) {
+            match self.find_nameless(*number) {
                 Some(node) => node.is_kept.store(true, Ordering::Release),
                 None => keeping.keeper.release(*number),
             }
         }
-        // A node without a name exists from now on only while it is open.
+        // A file without a name exists from now on only while it is open.
         let is_gone = |number: &u64| self.nodes.get(*number).is_none() && self.nodes.forget(*number, 1).is_kept;
         unneeded.extend(nameless.into_iter().filter(is_gone));
         if !numbers.is_empty() {
@@ -70,6 +72,20 @@ impl Volume {
         let _ = keeping.inherited.set(opened);
     }
 
+    /// The node without a name of which the keeper has a descriptor, if that is needed: an open file, or a directory, which
+    /// may be the working directory of a program.
+    fn find_nameless(&self, number: u64) -> Option<Arc<Node>> {
+        if let Some(node) = self.nodes.get(number) {
+            return Some(node).filter(|node| node.is_used());
+        }
+        let node = self.find_again(number).ok()?;
+        if node.is_used() {
+            return Some(node);
+        }
+        self.nodes.forget(number, 1);
+        None
+    }
+
     fn open_again(&self, keeping: &Arc<Keeping>, number: u64, record: &HandleRecord) -> Result<Handle, Failure> {
         let node = self.nodes.get(record.node).map_or_else(|| self.find_again(record.node), Ok)?;
         if record.is_directory {
@@ -77,8 +93,9 @@ impl Volume {
         }
         let file = File::open_for(&node.inode, self.sb.root_memcg())?;
         file.restore_error_cursor(record.cursor);
-        self.record_errors(keeping, &node);
+        self.remember(keeping, &node);
         keeping.record.move_cursor(number, file.error_cursor());
+        self.load_dontcache(&node);
         let flags = OFlags::from_bits_retain(record.flags);
         let open = OpenFile::new(&node, file, flags, Some(keeping));
         if node.kernel_pages.can_be_mapped() {
@@ -111,7 +128,12 @@ impl Volume {
         };
         let inode = self.sb.find_kept(&handle).map_err(|error| Failure(stale(error.kind())))?;
         let is_file = inode.kind() == NodeKind::File;
+        let is_directory = inode.kind() == NodeKind::Directory;
         let node = self.nodes.find_again(number, inode).ok_or(Failure(Errno::STALE))?;
+        // The root has no parent, and a removed directory lists no entries.
+        if is_directory && let Ok(parent) = self.sb.parent(&node.inode) {
+            node.parent_ino.store(parent.id().ino, Ordering::Relaxed);
+        }
         if is_file {
             match self.notifier.get() {
                 Some(notifier) => notifier.queue(Notification::InvalInode { node: number, offset: 0, len: 0 }),

@@ -84,28 +84,35 @@ impl Volume {
 
     /// FORGET of one node, whose lookups are not told to the kernel after all.
     pub(super) fn forget(&self, number: u64, lookups: u64) {
-        if self.forget_node(number, lookups)
-            && let Some(keeping) = &self.keeping
-        {
-            keeping.keeper.release_nodes(&[number]);
+        if self.forget_node(number, lookups) {
+            self.release_forgotten(&[number]);
         }
     }
 
     /// Returns whether the keeper has a descriptor that nothing needs any more.
     fn forget_node(&self, number: u64, lookups: u64) -> bool {
         let left = self.nodes.forget(number, lookups);
-        if left.has_errors {
-            self.forget_errors(number);
+        if left.is_remembered {
+            self.forget_remembered(number);
         }
         left.is_kept
+    }
+
+    /// Tells the keeper that nothing needs the descriptors of these nodes any more.
+    fn release_forgotten(&self, numbers: &[u64]) {
+        match &self.keeping {
+            Some(keeping) if keeping.keeps_nodes() => keeping.keeper.release_nodes(numbers),
+            Some(keeping) => numbers.iter().for_each(|number| keeping.keeper.release(*number)),
+            None => {}
+        }
     }
 
     /// FORGET and BATCH_FORGET.
     pub(super) fn forget_all(&self, forgets: Forgets<'_>) {
         let released: Vec<_> =
             forgets.filter(|(node, lookups)| self.forget_node(*node, *lookups)).map(|(node, _)| node).collect();
-        if let Some(keeping) = self.keeping.as_ref().filter(|_| !released.is_empty()) {
-            keeping.keeper.release_nodes(&released);
+        if !released.is_empty() {
+            self.release_forgotten(&released);
         }
     }
 }

@@ -95,7 +95,7 @@ pub(crate) struct Volume {
     /// Numbers of the nodes of which the keeper has a descriptor, the oldest first. Those of some forgotten nodes too.
     kept_nodes: Mutex<VecDeque<u64>>,
     /// E1 of [`reported`].
-    recording_errors: Mutex<()>,
+    remembering: Mutex<()>,
     /// Nodes of an earlier process whose pages the kernel is to drop, before there is a notifier.
     nodes_to_invalidate: Mutex<Vec<u64>>,
 }
@@ -126,7 +126,7 @@ impl Volume {
             is_coherent: AtomicBool::new(false),
             keeping,
             kept_nodes: Mutex::new(KEPT_NODES, VecDeque::new()),
-            recording_errors: Mutex::new(RECORDING_ERRORS, ()),
+            remembering: Mutex::new(RECORDING_ERRORS, ()),
             nodes_to_invalidate: Mutex::new(LEAF, Vec::new()),
         }))
     }

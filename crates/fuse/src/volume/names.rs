@@ -138,7 +138,7 @@ impl Volume {
         name: &OsStr,
         removal: Removal,
     ) -> Result<Answer, Failure> {
-        let victim = if removal == Removal::File { self.keep_victim(dir, name) } else { None };
+        let victim = self.keep_victim(dir, name);
         let removed = self.unfrozen(|| self.sb.remove_for(memcg, &dir.inode, name, removal));
         if let Some(victim) = victim.filter(|_| removed.is_err()) {
             victim.stays();

@@ -67,8 +67,8 @@ pub(super) struct Node {
     pub(super) opened: AtomicU32,
     /// Whether the keeper has a descriptor of it (R1 of `removed`, N1 of `kept_nodes`).
     pub(super) is_kept: AtomicBool,
-    /// Whether its errors may be in the record of a kept mount (E3 of `reported`).
-    pub(super) has_errors: AtomicBool,
+    /// Whether it may be in the record of a kept mount, with errors or as emptied (E3 of `reported`).
+    pub(super) is_remembered: AtomicBool,
     /// Number of parked writes; later ones queue behind them.
     pub(super) parked: AtomicU32,
     /// Truncated to zero and not yet written back: the next data replaces what the backend has.
@@ -92,7 +92,7 @@ impl Node {
             may_have_old_pages: AtomicBool::new(false),
             opened: AtomicU32::new(0),
             is_kept: AtomicBool::new(false),
-            has_errors: AtomicBool::new(false),
+            is_remembered: AtomicBool::new(false),
             parked: AtomicU32::new(0),
             emptied: AtomicBool::new(false),
             dontcache: DontcacheState::unknown(),
@@ -106,7 +106,7 @@ impl Node {
     }
 
     /// Whether it is a directory or an open file.
-    fn is_used(&self) -> bool {
+    pub(super) fn is_used(&self) -> bool {
         self.inode.kind() == NodeKind::Directory || self.opened.load(Ordering::Acquire) > 0
     }
 
@@ -125,8 +125,8 @@ impl Node {
 pub(super) struct Left {
     /// The keeper has a descriptor of it (N1 of `kept_nodes`).
     pub(super) is_kept: bool,
-    /// Its errors may be in the record of the mount (E3 of `reported`).
-    pub(super) has_errors: bool,
+    /// It may be in the record of the mount (E3 of `reported`).
+    pub(super) is_remembered: bool,
 }
 
 /// Where an inode's node is in the table.
@@ -296,7 +296,7 @@ impl Nodes {
             let Some(node) = shard.by_id.get(&id) else {
                 let inherited = shard.inherited.forget(id);
                 drop(shard);
-                return Left { is_kept: inherited.is_some(), has_errors: false };
+                return Left { is_kept: inherited.is_some(), is_remembered: false };
             };
             let left = node.lookups.load(Ordering::Relaxed).saturating_sub(lookups);
             node.lookups.store(left, Ordering::Relaxed);
@@ -310,11 +310,13 @@ impl Nodes {
             removed
         };
         let keeps_nodes = self.keeping.as_ref().is_some_and(|keeping| keeping.keeps_nodes());
-        let is_kept = |(node, _): &(Arc<Node>, _)| keeps_nodes && node.is_kept.swap(false, Ordering::AcqRel);
-        let has_errors = |(node, _): &(Arc<Node>, _)| node.has_errors.load(Ordering::Acquire);
+        // An open file without a name is released when it is closed.
+        let is_released = |node: &Node| keeps_nodes || node.inode.kind() == NodeKind::Directory;
+        let is_kept = |(node, _): &(Arc<Node>, _)| is_released(node) && node.is_kept.swap(false, Ordering::AcqRel);
+        let is_remembered = |(node, _): &(Arc<Node>, _)| node.is_remembered.load(Ordering::Acquire);
         let left = Left {
             is_kept: forgotten.as_ref().is_some_and(is_kept),
-            has_errors: forgotten.as_ref().is_some_and(has_errors),
+            is_remembered: forgotten.as_ref().is_some_and(is_remembered),
         };
         drop(forgotten); // may be the last reference to the inode, which drops pages
         left

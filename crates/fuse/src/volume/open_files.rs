@@ -74,9 +74,11 @@ impl OpenFile {
     }
 
     /// Whether closing it must wait for the backend: the file was truncated and rewritten, and a program that does so
-    /// expects either the old or the new data after a crash. Kernel: `auto_da_alloc`.
+    /// expects either the old or the new data after a crash. Before it is rewritten there is nothing to wait for, and other
+    /// descriptors of it may be closed: a shell moves that of a redirection, and each process that is started closes all.
+    /// Kernel: `auto_da_alloc`.
     pub(super) fn flushes_on_close(&self) -> bool {
-        self.is_writable && self.node.emptied.load(Ordering::Acquire)
+        self.is_writable && self.node.emptied.load(Ordering::Acquire) && self.node.inode.size_bytes() != 0
     }
 
     fn check_errors(&self) -> Result<(), Failure> {
@@ -117,15 +119,31 @@ impl Volume {
         }
     }
 
+    /// Makes a change of a file. If the file loses all of its bytes by that (`is_emptied`), that is noted before, so that no
+    /// process misses it, and after, since a close may come in between.
+    pub(super) fn emptying<T, E>(
+        &self,
+        node: &Node,
+        is_emptied: bool,
+        change: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let is_emptied = is_emptied && node.inode.size_bytes() != 0;
+        let note = || {
+            if is_emptied {
+                self.set_emptied(node, true);
+            }
+        };
+        note();
+        let changed = change()?;
+        note();
+        Ok(changed)
+    }
+
     pub(super) fn truncate(&self, node: &Node, args: &OpenIn) -> Result<(), FileError> {
-        let had_bytes = node.inode.size_bytes() != 0;
         let change = slackwater::backend::AttrChange { size_bytes: Some(0), ..Default::default() };
         // No lock of the kernel keeps older pages from arriving meanwhile, or afterwards in a file that has grown again.
         let truncate = || self.unfrozen(|| self.sb.setattr(&node.inode, change));
-        node.kernel_pages.write(0, truncate, |()| u64::MAX)?;
-        if had_bytes {
-            node.emptied.store(true, Ordering::Release);
-        }
+        self.emptying(node, true, || node.kernel_pages.write(0, truncate, |()| u64::MAX))?;
         if args.open_flags & open_in::KILL_SUIDGID != 0 {
             self.unfrozen(|| self.sb.kill_suidgid(&node.inode))?;
         }
@@ -165,7 +183,7 @@ impl Volume {
             self.keep(node);
         }
         if let Some(keeping) = &self.keeping {
-            self.record_errors(keeping, node);
+            self.remember(keeping, node);
         }
         let record = HandleRecord {
             is_directory: false,
@@ -184,6 +202,10 @@ impl Volume {
         if open.flushes_on_close() && open.node.emptied.swap(false, Ordering::AcqRel) {
             // A failure is latched like any other; the data is kept.
             let _ = open.file.write_back();
+            // Afterwards: if this process dies before, the next one writes it back.
+            if let Some(keeping) = &self.keeping {
+                self.remember(keeping, &open.node);
+            }
         }
         open.check_errors()?;
         Ok(Answer::Done)
@@ -209,7 +231,7 @@ impl Volume {
         synced.map_err(Failure::from).inspect_err(|Failure(errno)| {
             self.record_reported(open, handle, unique, *errno);
         })?;
-        open.node.emptied.store(false, Ordering::Release);
+        self.set_emptied(&open.node, false);
         Ok(())
     }
 

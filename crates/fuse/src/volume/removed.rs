@@ -1,10 +1,11 @@
-//! Files that lose their last name while they are open: the keeper gets a descriptor before that, so that the next
-//! process finds them. If the keeper has a descriptor of each node anyway ([`kept_nodes`](crate::volume::kept_nodes)),
+//! Files that lose their last name while they are open, and directories that lose their name: the keeper gets a
+//! descriptor before that, so that the next process finds them. Whether a directory is the working directory of a program
+//! is not known here, so it is kept until the kernel forgets it. If the keeper has a descriptor of each node anyway ([`kept_nodes`](crate::volume::kept_nodes)),
 //! only the engine learns of the removal.
 //!
 //! # Invariants
 //! R1. `is_kept` of a node says that the keeper has a descriptor of it. The thread that resets it tells the keeper. It is set
-//!     before the last name is removed, and reset when the file is closed.
+//!     before the last name is removed, and reset when the file is closed or the kernel has forgotten the directory.
 
 use std::ffi::OsStr;
 
@@ -17,10 +18,10 @@ use crate::takeover::Keeping;
 use crate::volume::Volume;
 use crate::volume::nodes::Node;
 
-/// A file that may be about to lose its last name.
+/// A file or directory that may be about to lose its last name.
 pub(super) struct Victim {
     inode: InodeRef,
-    /// Set if it is open.
+    /// Set if the keeper got it.
     kept: Option<(Arc<Node>, Arc<Keeping>)>,
 }
 
@@ -45,22 +46,23 @@ impl Node {
 }
 
 impl Volume {
-    /// Prepares for the removal of `name`, if it is the last name of a file: a process that takes over knows of it, and
-    /// gets the file if it is open. `None` otherwise, and if the mount has no keeper.
+    /// Prepares for the removal of `name`, if it is the last name of a file or directory: a process that takes over knows
+    /// of it, and gets it if it is in use. `None` otherwise, and if the mount has no keeper.
     pub(super) fn keep_victim(&self, dir: &Node, name: &OsStr) -> Option<Victim> {
         let keeping = self.keeping.as_ref()?;
         let inode = self.sb.lookup_unchecked(&dir.inode, name).ok()?;
-        if inode.kind() != NodeKind::File || inode.attr().nlink > 1 {
+        let has_more_names = inode.kind() != NodeKind::Directory && inode.attr().nlink > 1;
+        if !matches!(inode.kind(), NodeKind::File | NodeKind::Directory) || has_more_names {
             return None;
         }
         self.sb.note_removal(&inode, true);
         let node = self.nodes.number_of(inode.id()).and_then(|number| self.nodes.get(number));
-        let open = node.filter(|node| node.opened.load(Ordering::Acquire) > 0);
-        let kept = open.filter(|node| self.keep(node)).map(|node| (node, Arc::clone(keeping)));
+        let used = node.filter(|node| node.is_used());
+        let kept = used.filter(|node| self.keep(node)).map(|node| (node, Arc::clone(keeping)));
         Some(Victim { inode, kept })
     }
 
-    /// Gives the keeper a file without a name, or one that is about to have none. Returns whether it was not there
+    /// Gives the keeper a node without a name, or one that is about to have none. Returns whether it was not there
     /// before.
     pub(super) fn keep(&self, node: &Arc<Node>) -> bool {
         let Some(keeping) = self.keeping.as_ref().filter(|keeping| !keeping.keeps_nodes()) else { return false };
@@ -68,11 +70,11 @@ impl Volume {
             return false;
         }
         if let Err(error) = self.give(keeping, node.id(), &node.inode) {
-            tracing::warn!(%error, "a file without a name would not outlive this process");
+            tracing::warn!(%error, node = node.id(), "a removed file or directory would not outlive this process");
             node.is_kept.store(false, Ordering::Release);
             return false;
         }
-        if node.opened.load(Ordering::Acquire) == 0 {
+        if !node.is_used() {
             node.release_kept(keeping); // closed meanwhile
         }
         true

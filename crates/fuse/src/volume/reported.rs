@@ -1,4 +1,5 @@
 //! Errors of write-back on a kept mount: each open file reports each of them once, whichever process serves the mount.
+//! The truncations that a close has to follow up are recorded with them.
 //!
 //! The record of the mount has the errors of each file that the kernel knows, and in the entry of each open file those
 //! that it has reported. Only errors change them.
@@ -15,7 +16,7 @@ use slackwater::NodeId;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;
 
-use crate::takeover::{Keeping, Outcome};
+use crate::takeover::{Keeping, Outcome, Remembered};
 use crate::volume::Volume;
 use crate::volume::nodes::Node;
 use crate::volume::open_files::OpenFile;
@@ -37,30 +38,45 @@ impl Volume {
     fn note_error(&self, inode: NodeId) {
         let node = self.nodes.number_of(inode).and_then(|number| self.nodes.get(number));
         if let Some((keeping, node)) = self.keeping.as_ref().zip(node) {
-            self.record_errors(keeping, &node);
+            self.remember(keeping, &node);
         }
     }
 
-    /// Records the errors of a file, if there were any.
-    pub(super) fn record_errors(&self, keeping: &Keeping, node: &Node) {
-        if node.inode.error_bits() == 0 {
+    /// Records what the next process must know of a file: its errors, and whether it was emptied.
+    pub(super) fn remember(&self, keeping: &Keeping, node: &Node) {
+        let what = || Remembered { errors: node.inode.error_bits(), is_emptied: node.emptied.load(Ordering::Acquire) };
+        if what() == Remembered::default() && !node.is_remembered.load(Ordering::Acquire) {
             return;
         }
-        let _one = self.recording_errors.lock();
-        node.has_errors.store(true, Ordering::Release);
+        let _one = self.remembering.lock();
+        let what = what();
+        let is_needed = what != Remembered::default();
+        node.is_remembered.store(is_needed, Ordering::Release);
         if !self.nodes.get(node.id()).is_some_and(|known| std::ptr::eq(Arc::as_ptr(&known), node)) {
             return; // E3
         }
-        if !keeping.record.set_errors(node.id(), node.inode.error_bits()) {
+        if !is_needed {
+            keeping.record.forget(node.id());
+        } else if !keeping.record.remember(node.id(), what) && what.errors != 0 {
             tracing::warn!(node = node.id(), "too many files have errors: the next process will not report this one's");
         }
     }
 
-    /// The kernel has forgotten a file that had errors (E3).
-    pub(super) fn forget_errors(&self, number: u64) {
+    /// Notes that a file is about to lose all of its bytes, or that it is written back since: the next data replaces what
+    /// the backend has.
+    pub(super) fn set_emptied(&self, node: &Node, is_emptied: bool) {
+        if node.emptied.swap(is_emptied, Ordering::AcqRel) != is_emptied
+            && let Some(keeping) = &self.keeping
+        {
+            self.remember(keeping, node);
+        }
+    }
+
+    /// The kernel has forgotten a file that was recorded (E3).
+    pub(super) fn forget_remembered(&self, number: u64) {
         if let Some(keeping) = &self.keeping {
-            let _one = self.recording_errors.lock();
-            keeping.record.forget_errors(number);
+            let _one = self.remembering.lock();
+            keeping.record.forget(number);
         }
     }
 
@@ -73,7 +89,7 @@ impl Volume {
     }
 
     fn record_cursor(&self, keeping: &Keeping, open: &OpenFile, handle: u64) {
-        self.record_errors(keeping, &open.node); // E1
+        self.remember(keeping, &open.node); // E1
         keeping.record.move_cursor(handle, open.file.error_cursor());
     }
 
@@ -88,17 +104,23 @@ impl Volume {
         }
     }
 
-    /// Continues after the errors of an earlier process. No file is open yet.
-    pub(super) fn inherit_errors(&self, keeping: &Keeping) {
-        for (number, bits) in keeping.record.errors() {
+    /// Continues after the errors and truncations of an earlier process. No file is open yet.
+    pub(super) fn inherit_remembered(&self, keeping: &Keeping) {
+        for (number, what) in keeping.record.remembered() {
             let node = self.nodes.get(number).map_or_else(|| self.find_again(number), Ok);
             match node {
                 Ok(node) => {
-                    node.inode.restore_errors(bits);
-                    self.record_errors(keeping, &node);
+                    if what.errors != 0 {
+                        node.inode.restore_errors(what.errors);
+                    }
+                    if what.is_emptied {
+                        node.inode.restore_emptied();
+                        node.emptied.store(true, Ordering::Release);
+                    }
+                    self.remember(keeping, &node);
                 }
                 // It cannot be opened either.
-                Err(_) => self.forget_errors(number),
+                Err(_) => self.forget_remembered(number),
             }
         }
     }
