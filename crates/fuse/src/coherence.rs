@@ -11,7 +11,8 @@
 //!     requests is answered with ENOSYS, which the kernel would apply to the whole mount.
 //! P2. A held write is answered before the probe ends.
 //! P3. Closing the file needs no reply. A process that is killed within the probe closes the file when no thread
-//!     answers any more, and would wait forever.
+//!     answers any more.
+//! P4. All other calls are made on threads that have no descriptor of the connection ([`own_mount`]).
 //!
 //! # Lock order
 //! The file's lock is a leaf; nothing is sent under it.
@@ -29,11 +30,12 @@ use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 use slackwater_sync::Completion;
 use slackwater_sync::lock::Mutex;
+use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
-use slackwater_sync::shim::{Arc, thread};
 
 use crate::TRANSPORT;
 use crate::abi::{Attr, AttrOut, EntryOut, ROOT_ID, fopen};
+use crate::own_mount;
 use crate::parse::Operation;
 use crate::reply::{Delivery, Reply};
 use crate::request::{Payload, RequestHeader};
@@ -52,6 +54,8 @@ pub(crate) struct ProbeFile {
     state: Mutex<State>,
     /// Completed when a write is held.
     holding: Completion,
+    /// Completed when the held write may be answered.
+    seen: Completion,
 }
 
 struct State {
@@ -69,6 +73,7 @@ impl ProbeFile {
             is_there: AtomicBool::new(true),
             state: Mutex::new(TRANSPORT, State { value: 0, holds: false, held: None }),
             holding: Completion::new(),
+            seen: Completion::new(),
         }
     }
 
@@ -152,9 +157,17 @@ impl ProbeFile {
     ///
     /// # Blocking
     /// For the threads that serve the mount; the caller is not one of them.
-    pub(crate) fn run(&self, mountpoint: &Path) -> io::Result<bool> {
-        let outcome = self.read_around_writes(&mountpoint.join(&self.name));
-        self.release();
+    pub(crate) fn run(self: &Arc<Self>, mountpoint: &Path) -> io::Result<bool> {
+        let (probe, path) = (Arc::clone(self), mountpoint.join(&self.name));
+        let outcome = own_mount::start(move || {
+            let _seen = Seen(&probe.seen);
+            probe.read_around_writes(&path)
+        })
+        .and_then(|reading| {
+            self.seen.wait();
+            self.release();
+            reading.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+        });
         self.end();
         outcome
     }
@@ -193,17 +206,26 @@ impl ProbeFile {
             done.complete_all();
             outcome
         };
-        let thread = thread::Builder::new().name("sw-probe".to_owned()).spawn(write)?;
+        let thread = own_mount::start_beside(write)?;
         if self.holding.wait_timeout(TIMEOUT) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let before = read()?;
-        self.release();
+        self.seen.complete_all();
         if written.wait_timeout(TIMEOUT) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         Ok(before == 1 && read()? == 2)
+    }
+}
+
+/// Completes at its end, however the probe ends (P2).
+struct Seen<'p>(&'p Completion);
+
+impl Drop for Seen<'_> {
+    fn drop(&mut self) {
+        self.0.complete_all();
     }
 }
 

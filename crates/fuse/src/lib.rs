@@ -21,6 +21,7 @@ pub mod mount;
 mod mounted;
 mod negotiate;
 mod notifier;
+mod own_mount;
 mod parse;
 mod pool;
 mod printable;
@@ -46,6 +47,7 @@ pub use mounted::{
 };
 pub use negotiate::{InitOptions, MissingFeature, NegotiateError, Negotiated};
 pub use notifier::{Notification, Notifier};
+pub use own_mount::OWN_MOUNT_THREAD;
 pub use parse::{Forgets, InitRequest, Operation, ParseError, Request, parse, parse_entry};
 pub use pool::{Blocking, Context, Pool, PoolError, PoolOptions};
 pub use printable::{Escaped, Printable};

@@ -1,5 +1,6 @@
-//! Memory of our own and shared memory, and directories of a single thread; rustix has no safe wrapper for them.
-#![allow(unsafe_code, reason = "a mapping is a raw pointer, and unshare(2) can also separate descriptors")]
+//! Memory of our own and shared memory, and directories and descriptors of a single thread; rustix has no safe wrapper for
+//! them.
+#![allow(unsafe_code, reason = "a mapping is a raw pointer, and unshare(2) and close_range(2) separate descriptors")]
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
@@ -19,6 +20,17 @@ const HUGE_PAGE: usize = 2 << 20;
 pub(crate) fn have_own_directories() -> Result<(), Errno> {
     // SAFETY: the thread still shares the table of descriptors with all others.
     unsafe { unshare_unsafe(UnshareFlags::FS) }
+}
+
+/// Gives the calling thread a table of descriptors that it shares with no other thread. Only the standard three are in it.
+pub(crate) fn have_own_descriptors() -> Result<(), Errno> {
+    let first = libc::STDERR_FILENO.cast_unsigned() + 1;
+    // SAFETY: the table of all other threads stays as it is. In this thread, an owner of a descriptor from before would find
+    // it closed; the caller has none.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_UNSHARE) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS)),
+    }
 }
 
 /// Page-aligned zeroed memory.

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::major;
+use slackwater_fuse::local_stat;
 
 use crate::control::protocol::{FailedUpgrade, VolumeOptions};
 use crate::keeper::client::monotonic_ns;
@@ -276,6 +279,15 @@ impl Estate {
     /// Whether a program can still reach a volume.
     pub(super) fn is_connected(&self) -> bool {
         self.volumes.values().any(|volume| volume.parts.is_connected())
+    }
+
+    /// Whether all sources are directories on disks.
+    pub(super) fn are_sources_on_disks(&self) -> bool {
+        let is_on_disk = |volume: &Volume| {
+            let source = volume.parts.0.get(&Part::Source);
+            source.is_some_and(|source| local_stat(source, Path::new("")).is_ok_and(|(_, device)| major(device) != 0))
+        };
+        self.volumes.values().all(is_on_disk)
     }
 
     /// Takes a message that changes what is held.

@@ -159,7 +159,7 @@ fn raise_limit() {
 impl Keeper {
     fn run(mut self) -> Result<ExitCode, Failure> {
         if let Some(stray) = self.estate.stray.take() {
-            remains::end(&stray);
+            remains::end(&stray, self.estate.are_sources_on_disks());
         }
         loop {
             let mut life = None;
@@ -412,6 +412,7 @@ impl Keeper {
     fn end_of(&mut self, server: &mut Server) -> End {
         let (since, pid) = (Instant::now(), server.child.id());
         let (mut looks, mut is_said, mut is_aborted) = (0, false, false);
+        let are_on_disks = self.estate.are_sources_on_disks();
         while server.link.as_ref().is_some_and(remains::is_readable) {
             self.receive(server);
         }
@@ -430,7 +431,7 @@ impl Keeper {
                 if elapsed > 2 * ENDS_WITHIN {
                     return unknown();
                 }
-            } else if !self.is_done && remains::are_harmless(pid) {
+            } else if !self.is_done && remains::are_harmless(pid, are_on_disks) {
                 looks += 1;
                 if looks > STAYS_AFTER {
                     return unknown();

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -18,36 +18,48 @@ use crate::cgroups::{Cgroup, memory, unified};
 use crate::rig::{Output, PATIENCE, Process, Scratch, need_fuse, run, wait_until};
 
 /// Data stays in the cache until an unmount.
-const LATE: &str = "dirty-expire = \"1h\"\n";
+pub(super) const LATE: &str = "dirty-expire = \"1h\"\n";
 
 /// A daemon with a keeper. Dropping it ends all its processes, whatever state they are in, and its mounts.
-struct KeptDaemon<'s> {
+pub(super) struct KeptDaemon<'s> {
     daemon: Option<Daemon<'s>>,
-    scratch: &'s Scratch,
+    pub(super) scratch: &'s Scratch,
     mountpoints: Vec<PathBuf>,
 }
 
 impl<'s> KeptDaemon<'s> {
     #[track_caller]
-    fn start(scratch: &'s Scratch, config: &str, mountpoints: &[&Path]) -> Self {
+    pub(super) fn start(scratch: &'s Scratch, config: &str, mountpoints: &[&Path]) -> Self {
+        Self::start_with(scratch, config, mountpoints, |_| {})
+    }
+
+    /// With changes to its command by `more`.
+    #[track_caller]
+    pub(super) fn start_with(
+        scratch: &'s Scratch,
+        config: &str,
+        mountpoints: &[&Path],
+        more: impl FnOnce(&mut Command),
+    ) -> Self {
         let daemon = Daemon::start_with(scratch, config, |command| {
             command.arg("--keep");
+            more(command);
         });
         let mountpoints = mountpoints.iter().map(|path| path.to_path_buf()).collect();
         Self { daemon: Some(daemon), scratch, mountpoints }
     }
 
-    fn get(&self) -> &Daemon<'s> {
+    pub(super) fn get(&self) -> &Daemon<'s> {
         self.daemon.as_ref().unwrap()
     }
 
-    fn keeper(&self) -> Pid {
+    pub(super) fn keeper(&self) -> Pid {
         Pid::from_child(&self.get().process.0)
     }
 
     /// How often it was taken over, and the pid of the process that serves it.
     #[track_caller]
-    fn lives(&self) -> (u64, u64) {
+    pub(super) fn lives(&self) -> (u64, u64) {
         let mut list = serde_json::Value::Null;
         // A takeover may take longer than the command waits for an answer.
         wait_until("the daemon answers", || {
@@ -62,7 +74,7 @@ impl<'s> KeptDaemon<'s> {
 
     /// Kills the process that serves, whether it has taken over or not.
     #[track_caller]
-    fn kill(&self) {
+    pub(super) fn kill(&self) {
         let mut server = None;
         wait_until("the keeper has started a server", || {
             server = children(self.keeper()).first().copied();
@@ -74,7 +86,7 @@ impl<'s> KeptDaemon<'s> {
 
     /// Kills the process that serves, and waits until another one does.
     #[track_caller]
-    fn replace(&self) {
+    pub(super) fn replace(&self) {
         let (before, _) = self.lives();
         self.kill();
         wait_until("another process serves", || self.lives().0 > before);
@@ -94,17 +106,17 @@ impl<'s> KeptDaemon<'s> {
         }
     }
 
-    fn run(&self, words: &[&str]) -> Output {
+    pub(super) fn run(&self, words: &[&str]) -> Output {
         self.get().run(words)
     }
 
     #[track_caller]
-    fn umount(&self, volume: &str) {
+    pub(super) fn umount(&self, volume: &str) {
         self.get().umount(volume);
     }
 
     #[track_caller]
-    fn end(mut self) {
+    pub(super) fn end(mut self) {
         let daemon = self.daemon.take().unwrap();
         daemon.process.signal(Signal::TERM);
         let mut process = daemon.process;

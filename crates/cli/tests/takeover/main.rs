@@ -21,6 +21,7 @@ mod many_kills;
 mod needs;
 #[cfg(feature = "object")]
 mod object_volumes;
+mod own_mounts;
 #[allow(dead_code, reason = "a part of what another test program uses")]
 #[path = "../daemon/process.rs"]
 mod process;

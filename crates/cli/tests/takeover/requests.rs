@@ -268,21 +268,26 @@ fn content(mount: &Path, number: u32) -> io::Result<Vec<u8>> {
 
 /// A kept mount whose server dies where the test says.
 pub(super) struct Rig {
-    scratch: Scratch,
+    pub(super) scratch: Scratch,
     _mount: Mount,
-    source: PathBuf,
-    mountpoint: PathBuf,
-    orders: PathBuf,
+    pub(super) source: PathBuf,
+    pub(super) mountpoint: PathBuf,
+    pub(super) orders: PathBuf,
     numbers: Cell<u32>,
 }
 
 impl Rig {
     pub(super) fn of(scratch: Scratch, source: PathBuf, mountpoint: PathBuf) -> Self {
+        Self::with(scratch, source, mountpoint, &[])
+    }
+
+    /// With more arguments.
+    pub(super) fn with(scratch: Scratch, source: PathBuf, mountpoint: PathBuf, more: &[&str]) -> Self {
         let orders = scratch.path.join("die-at");
         fs::write(&orders, "").unwrap();
         let (arena, cache) = (scratch.arena("kept"), "32MiB");
         let mut command = scratch.command(["mount", "--keep", "--cache", cache, "--arena"]);
-        command.arg(&arena).arg(&source).arg(&mountpoint).env("SLACKWATER_DIE_AT", &orders);
+        command.arg(&arena).arg(&source).arg(&mountpoint).args(more).env("SLACKWATER_DIE_AT", &orders);
         let mount = Mount::start(command, &mountpoint);
         Self { scratch, _mount: mount, source, mountpoint, orders, numbers: Cell::new(0) }
     }

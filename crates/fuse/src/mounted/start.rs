@@ -103,7 +103,7 @@ pub(super) fn take_over(
 }
 
 /// Runs the probe.
-pub(super) fn is_coherent(probe: &ProbeFile, notifier: &Notifier, mountpoint: &Path) -> bool {
+pub(super) fn is_coherent(probe: &Arc<ProbeFile>, notifier: &Notifier, mountpoint: &Path) -> bool {
     let outcome = probe.run(mountpoint);
     // The kernel need not keep the name. A thread that holds the root's lock may wait for the backend, so another
     // thread sends this.

@@ -72,7 +72,7 @@ fn volumes_have_no_thread_after_use() {
             use_briefly(&first, 0);
             first.umount().unwrap();
             until("the first volume's threads have ended", || {
-                let names = ["sw-worker", "sw-parked", "sw-fuse-notify", "sw-probe", "sw-umount", "slackwater-dir"];
+                let names = ["sw-worker", "sw-parked", "sw-fuse-notify", "sw-own-mount", "sw-umount", "slackwater-dir"];
                 threads().keys().all(|name| names.iter().all(|other| !name.starts_with(other)))
             });
             threads()

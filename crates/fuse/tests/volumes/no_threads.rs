@@ -66,7 +66,7 @@ fn a_write_that_cannot_be_parked_is_retried_by_its_program() {
         // A thread that ends later would leave its stack to another.
         until("the threads of the mount have ended", || {
             let threads = threads();
-            ["sw-probe", "sw-fuse-notify"].iter().all(|name| !threads.contains_key(*name))
+            ["sw-own-mount", "sw-fuse-notify"].iter().all(|name| !threads.contains_key(*name))
         });
         let no_threads = NoThreads::new();
         fs::write(&go, b"").unwrap();

@@ -73,7 +73,7 @@ fn round(rig: &Rig) {
     println!("in use: {:?}", threads());
     let is_dirty = || volumes.iter().any(|volume| volume.mounted.super_block().status().bytes_left() > 0);
     until("all data is written back", || !is_dirty());
-    let of_volumes = ["slackwater-dir", "sw-worker", "sw-fuse-notify", "sw-probe"];
+    let of_volumes = ["slackwater-dir", "sw-worker", "sw-fuse-notify", "sw-own-mount"];
     until("no volume has a thread", || {
         let threads = threads();
         threads.keys().all(|name| !of_volumes.contains(&name.as_str()))

@@ -185,15 +185,20 @@ fn written_back(
     opened.clone().close(false).map_err(|failure| failure.to_string())
 }
 
-/// Detaches the dead mounts of the daemons that used this arena, and returns their registry entries.
+/// The registry entries of the dead daemons that used this arena.
 ///
 /// # Errors
 /// The registry cannot be read.
-pub(crate) fn clean_up(registry: &Registry, arena: &Path) -> Result<Vec<Found>, Failure> {
+pub(crate) fn of_dead(registry: &Registry, arena: &Path) -> Result<Vec<Found>, Failure> {
     let mut dead = registry.entries_of_others()?;
     dead.retain(|found| !found.is_alive && found.entry.arena == arena);
+    Ok(dead)
+}
+
+/// Detaches the dead mounts of daemons. Some may be on volumes of this daemon, which have to be served by then.
+pub(crate) fn free_mount_points(dead: &[Found]) {
     let mounts = MountTable::now();
-    for found in &dead {
+    for found in dead {
         let mountpoint = &found.entry.mountpoint;
         if !mounts.has_slackwater_at(mountpoint) {
             continue;
@@ -211,7 +216,6 @@ pub(crate) fn clean_up(registry: &Registry, arena: &Path) -> Result<Vec<Found>, 
             }
         }
     }
-    Ok(dead)
 }
 
 /// Takes over the arena of a dead daemon if it has data. `None`: there is no data, and the file is removed. Records that

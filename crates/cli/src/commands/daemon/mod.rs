@@ -140,7 +140,11 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     if let Some(kept) = &mut kept {
         kept.leave_unreachable();
     }
-    let dead = leftovers::clean_up(&registry, &arena_path)?;
+    let dead = leftovers::of_dead(&registry, &arena_path)?;
+    let is_successor = kept.as_ref().is_some_and(|kept| kept.predecessor().is_some());
+    if !is_successor {
+        leftovers::free_mount_points(&dead);
+    }
     let (engine, left) = match kept.as_ref().and_then(Kept::arena) {
         Some(arena) => recover_engine(&config, arena?, &arena_path, &dead, kept.iter().flat_map(Kept::entries))?,
         None => start_engine(&config, &arena_path, &dead, &main_loop)?,
@@ -162,9 +166,11 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
             volumes.shared.events.send(EventKind::Warning, None, line);
         }
     });
-    let is_successor = kept.as_ref().is_some_and(|kept| kept.predecessor().is_some());
     match &mut kept {
-        Some(kept) if is_successor => kept.take_over(&volumes)?,
+        Some(kept) if is_successor => {
+            kept.take_over(&volumes)?;
+            leftovers::free_mount_points(&dead);
+        }
         Some(kept) => kept.hold(&kept::Open {
             socket: &socket,
             listener: &listener,
