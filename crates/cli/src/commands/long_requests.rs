@@ -7,9 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use slackwater_fuse::Printable as _;
 
 use crate::arguments::DaemonSocket;
-use crate::commands::target::{SILENCE, Target, no_daemon};
+use crate::commands::target::{SILENCE, Target, ask_each, no_daemon};
 use crate::control::protocol::{Reply, Request};
-use crate::exit::Failure;
+use crate::exit::{Failure, Reason};
 use crate::output::progress::Meter;
 use crate::output::terminal::errln;
 use crate::parallel::for_each_parallel;
@@ -17,9 +17,6 @@ use crate::registry::Found;
 
 /// Requests in flight at the same time.
 const CONCURRENT_MAX: usize = 16;
-
-/// Processes that are asked, one after the other, while they take over.
-const PROCESSES_MAX: u32 = 10;
 
 pub(super) fn targets(words: &[PathBuf], all: bool, at: &DaemonSocket) -> Result<Vec<Target>, Failure> {
     if all { Target::all(at) } else { words.iter().map(|word| Target::find(word, at)).collect() }
@@ -49,16 +46,16 @@ pub(super) fn each(
 }
 
 /// Sends a request that takes a while to answer, and shows the progress if it is the only one. A process that ends in
-/// order instead of answering has done what was requested: everything is written back and unmounted.
+/// order instead of answering has done what was requested: everything is written back and unmounted. So has a daemon that
+/// died in an unmount, if its successor neither has the volume nor anything to write back to its source.
 pub(super) fn converse(target: &Target, request: &Request, action: &str, is_only: bool) -> Result<(), Failure> {
-    let ask = || receive(target, request, is_only.then_some(action));
-    let mut answered = ask();
-    for _ in 0..PROCESSES_MAX {
-        match &answered {
-            Err(error) if target.is_answered_by_successor(error) => answered = ask(),
-            _ => break,
-        }
-    }
+    let is_of_dead = target.found.as_ref().is_some_and(|found| !found.is_alive);
+    let is_unmount = matches!(request, Request::Umount { .. } | Request::Detach);
+    let ask = |is_repeated| match receive(target, request, is_only.then_some(action))? {
+        Err(failure) if (is_repeated || is_of_dead) && is_unmount && failure.reason == Reason::NotMounted => Ok(Ok(())),
+        answer => Ok(answer),
+    };
+    let answered = ask_each(|error| target.is_answered_by_successor(error), ask);
     answered.unwrap_or_else(|error| match &target.found {
         None => Err(no_daemon(&target.socket, &error)),
         Some(found) if found.is_still_alive() && error.kind() == io::ErrorKind::TimedOut => {

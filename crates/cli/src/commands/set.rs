@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::arguments::SetArguments;
-use crate::commands::target::{Target, no_daemon};
-use crate::control::client::{ANSWER_WITHIN, ask};
+use crate::commands::target::{Target, ask_each, no_daemon};
+use crate::control::client::{ANSWER_WITHIN, ask, is_cut_off};
 use crate::control::protocol::{Request, VolumeRef};
 use crate::exit::Failure;
 
@@ -29,7 +29,9 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
                 Some(tenant) => Request::SetTenant { tenant, key, value },
                 None => Request::Set { key, value },
             };
-            ask(socket, volume, &request, ANSWER_WITHIN).map_err(|error| no_daemon(socket, &error))?.done()?;
+            ask_each(is_cut_off, |_| ask(socket, volume, &request, ANSWER_WITHIN))
+                .map_err(|error| no_daemon(socket, &error))?
+                .done()?;
         }
         Ok(())
     };

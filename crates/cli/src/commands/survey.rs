@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::arguments::DaemonSocket;
-use crate::commands::target::{Target, list, no_daemon};
+use crate::commands::target::{Target, ask_each, list, no_daemon};
 use crate::control::client::ask;
 use crate::control::protocol::{Reply, Request, Status, VolumeRef};
 use crate::exit::Failure;
@@ -86,11 +86,8 @@ impl Survey {
         if let Some(found) = &target.found {
             return Ok(Self::of_processes(slice::from_ref(found), within));
         }
-        let ask = || ask(&target.socket, &target.volume, &Request::Status, within);
-        let reply = match ask() {
-            Err(error) if target.is_answered_by_successor(&error) => ask(),
-            reply => reply,
-        };
+        let ask = |_| ask(&target.socket, &target.volume, &Request::Status, within);
+        let reply = ask_each(|error| target.is_answered_by_successor(error), ask);
         let reply = reply.map_err(|error| no_daemon(&target.socket, &error))?;
         let Reply::Status(status) = reply else { return Err(reply.refusal()) };
         let mut survey = Self::default();
@@ -104,11 +101,8 @@ impl Survey {
     /// At most `within` for processes that do not answer; longer only if there are many of them.
     pub(crate) fn of_processes(found: &[Found], within: Duration) -> Self {
         Self::asking(found.iter(), |survey, found| {
-            let ask = || ask(&found.socket(), &found.entry.volume_ref(), &Request::Status, within);
-            let answer = match ask() {
-                Err(error) if found.is_answered_by_successor(&error) => ask(),
-                answer => answer,
-            };
+            let ask = |_| ask(&found.socket(), &found.entry.volume_ref(), &Request::Status, within);
+            let answer = ask_each(|error| found.is_answered_by_successor(error), ask);
             locked(survey).add(found, answer);
         })
     }

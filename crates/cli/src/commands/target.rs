@@ -23,6 +23,9 @@ const LISTENS_WITHIN: Duration = Duration::from_secs(10);
 /// daemon sends a sign of life that often.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
+/// Processes that are asked, one after the other, while they take over.
+const PROCESSES_MAX: u32 = 10;
+
 /// A mount, and the process to ask about it.
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -110,8 +113,11 @@ impl Target {
     /// Whether a request that its process has not answered will be answered by another one.
     pub(crate) fn is_answered_by_successor(&self, error: &io::Error) -> bool {
         match &self.found {
-            Some(found) => found.is_answered_by_successor(error),
-            None => successor(&self.socket, error).is_some(),
+            Some(found) => {
+                found.is_answered_by_successor(error)
+                    || (found.is_left_to_daemon() && has_successor(&self.socket, error))
+            }
+            None => has_successor(&self.socket, error),
         }
     }
 
@@ -158,7 +164,30 @@ pub(crate) fn list(socket: &Path) -> Result<List, Failure> {
 /// # Errors
 /// No daemon listens there, or it does not answer.
 pub(crate) fn ask_daemon(socket: &Path, request: &Request) -> Result<Reply, Failure> {
-    ask(socket, &VolumeRef::default(), request, ANSWER_WITHIN).map_err(|error| no_daemon(socket, &error))
+    let answer = ask_each(is_cut_off, |_| ask(socket, &VolumeRef::default(), request, ANSWER_WITHIN));
+    answer.map_err(|error| no_daemon(socket, &error))
+}
+
+/// Asks a process by `ask`. If the process ends with the request, asks those that take over from it, as long as
+/// `is_succeeded` holds for the error. `ask` learns whether an earlier process may have carried the request out.
+///
+/// # Errors
+/// The last process does not answer.
+///
+/// # Blocking
+/// For the processes.
+pub(crate) fn ask_each<T>(
+    is_succeeded: impl Fn(&io::Error) -> bool,
+    ask: impl Fn(bool) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut answer = ask(false);
+    for _ in 0..PROCESSES_MAX {
+        match &answer {
+            Err(error) if is_succeeded(error) => answer = ask(true),
+            _ => break,
+        }
+    }
+    answer
 }
 
 /// The daemon that has taken over from one that did not answer a request, with its volumes.
@@ -169,6 +198,14 @@ pub(crate) fn successor(socket: &Path, error: &io::Error) -> Option<(List, KeptS
     let list = is_cut_off(error).then(|| list(socket).ok()).flatten()?;
     let kept = list.kept.clone()?;
     Some((list, kept))
+}
+
+/// Whether another daemon has taken over from one that did not answer a request.
+///
+/// # Blocking
+/// While it takes over.
+pub(crate) fn has_successor(socket: &Path, error: &io::Error) -> bool {
+    successor(socket, error).is_some()
 }
 
 /// Why a daemon cannot be reached.

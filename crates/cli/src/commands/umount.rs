@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
 }
 
 fn umount_one(target: &Target, arguments: &UmountArguments, is_only: bool) -> Result<(), Failure> {
-    if let Some(found) = target.found.as_ref().filter(|found| !found.is_alive) {
+    if let Some(found) = target.found.as_ref().filter(|found| !found.is_alive && !found.is_left_to_daemon()) {
         return if found.has_ended_in_order() { Ok(()) } else { Err(free_mountpoint(found)) };
     }
     if arguments.lazy {

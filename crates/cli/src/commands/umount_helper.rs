@@ -102,7 +102,9 @@ fn umount(call: &Call) -> Result<(), Failure> {
     };
     let is_root = geteuid().is_root();
     match &target {
-        Some(Target { found: Some(found), .. }) if !found.is_alive => return Err(free_mountpoint(found)),
+        Some(Target { found: Some(found), .. }) if !found.is_alive && !found.is_left_to_daemon() => {
+            return Err(free_mountpoint(found));
+        }
         _ if call.lazy => detach(&mountpoint).map_err(|error| refused(&mountpoint, &error))?,
         Some(target) if call.force => by_process(target, true)?,
         Some(target) if !is_root => by_process(target, false)?,

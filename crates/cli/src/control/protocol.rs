@@ -124,7 +124,13 @@ pub(crate) enum Request {
     },
     /// Mount the volume at a further mount point, in the mount namespace of the peer. `options` are those that were
     /// stated, each with its value; the volume must have the same.
-    Attach { mountpoint: PathBuf, options: BTreeMap<String, String> },
+    Attach {
+        mountpoint: PathBuf,
+        options: BTreeMap<String, String>,
+        /// As in [`MountRequest`].
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_repeated: bool,
+    },
     /// Before a remount: check that the volume has the options that were stated, as for `Attach`. If it is to become
     /// read-only, write everything back.
     PrepareRemount { read_only: bool, options: BTreeMap<String, String> },
@@ -153,6 +159,14 @@ pub(crate) enum Request {
 }
 
 impl Request {
+    /// The same request to the successor of a process that may have carried it out and not answered.
+    pub(crate) fn repeated(mut self) -> Self {
+        if let Self::Mount(MountRequest { is_repeated, .. }) | Self::Attach { is_repeated, .. } = &mut self {
+            *is_repeated = true;
+        }
+        self
+    }
+
     /// Whether it changes nothing, and reveals nothing of the contents of files.
     pub(crate) fn is_query(&self) -> bool {
         match self {
@@ -185,6 +199,9 @@ pub(crate) struct MountRequest {
     /// A file with the credentials of an object volume, absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) credentials: Option<PathBuf>,
+    /// An earlier process may have carried it out and not answered: if so, it is done.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_repeated: bool,
 }
 
 /// How requests reach the process of a mount.
@@ -429,7 +446,7 @@ mod tests {
         let mount = |credentials| {
             let [source, mountpoint] = ["/a", "/b"].map(PathBuf::from);
             let options = VolumeOptions::default();
-            Request::Mount(MountRequest { name: None, source, mountpoint, options, credentials })
+            Request::Mount(MountRequest { name: None, source, mountpoint, options, credentials, is_repeated: false })
         };
         assert_eq!(Message::request(mount(None)).version, 1);
         assert_eq!(Message::request(&mount(Some("/keys".into()))).version, 2, "version 1 would use its environment");

@@ -70,9 +70,26 @@ impl Found {
         is_cut_off(error) && self.entry.keeper.is_some() && self.is_still_alive()
     }
 
+    /// Whether its keeper is alive.
+    fn is_kept(&self) -> bool {
+        self.entry.keeper.is_some_and(|keeper| !killed_process::is_gone(keeper))
+    }
+
+    /// Whether a daemon that is kept writes back what the dead process left.
+    pub(crate) fn is_left_to_daemon(&self) -> bool {
+        self.entry.daemon.is_some() && self.is_kept()
+    }
+
     /// Whether the process has released everything, so that nothing is left (Y3).
     pub(crate) fn has_ended_in_order(&self) -> bool {
         self.file.metadata().is_ok_and(|status| status.len() == 0)
+    }
+
+    /// Removes the entry of a dead process of which nothing is left any more, as the process itself does (Y3).
+    pub(crate) fn end(&self) {
+        // If it fails, the end looks like a death that left nothing.
+        let _ = OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(0));
+        self.remove();
     }
 
     /// Removes what a dead process left.
@@ -315,8 +332,7 @@ impl Registry {
 fn end_killed_processes(found: &mut [Found]) {
     for of_one in found.chunk_by_mut(|one, other| one.entry.pid == other.entry.pid) {
         // The connection of a kept mount serves again soon.
-        let is_kept = |found: &Found| found.entry.keeper.is_some_and(|keeper| !killed_process::is_gone(keeper));
-        if of_one.iter().all(|found| !found.is_alive || is_kept(found)) {
+        if of_one.iter().all(|found| !found.is_alive || found.is_kept()) {
             continue;
         }
         let pid = of_one[0].entry.pid;

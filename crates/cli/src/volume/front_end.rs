@@ -202,6 +202,11 @@ impl FrontEnd {
         })
     }
 
+    /// Counts a place where a predecessor has mounted it.
+    pub(crate) fn add_place(&self, place: &MountPoint) {
+        self.mounted.add_place(place);
+    }
+
     /// Takes over the places of a predecessor.
     pub(crate) fn set_places(&self, places: Vec<MountPoint>) {
         self.mounted.set_places(places);

@@ -16,6 +16,7 @@ mod errors;
 mod inherited;
 mod kept;
 mod load;
+mod lost_servers;
 mod many_kills;
 #[path = "../../../fuse/tests/needs/mod.rs"]
 mod needs;

@@ -33,10 +33,16 @@ impl MountedVolume {
         let options = MountOptions { read_only: self.writable.is_read_only(), ..self.options.clone() };
         let mounted = point.visit(move |path| mount::mount_again(&device, path, &options));
         mounted.map_err(MountVolumeError::Device)??;
-        let mut places = self.places.lock();
-        places.retain(|place| place != point);
-        places.push(point.clone());
+        self.add_place(point);
         Ok(())
+    }
+
+    /// Counts a place where this process, or an earlier one, has mounted the volume.
+    pub fn add_place(&self, point: &MountPoint) {
+        let mut places = self.places.lock();
+        if !places.contains(point) {
+            places.push(point.clone());
+        }
     }
 
     /// Takes over the places of an earlier process, of which there is at least one.

@@ -7,11 +7,26 @@ use crate::commands::mount::attach;
 use crate::control::protocol::{EventKind, MountRequest};
 use crate::exit::{Failure, Reason};
 use crate::registry::Entry;
-use crate::volume::front_end::FrontEnd;
+use crate::volume::endpoints::name_of;
+use crate::volume::front_end::{FrontEnd, MountPoint};
 use crate::volume::name::VolumeName;
 use crate::volume::session::Session;
 
 impl Volumes {
+    /// The volume that an earlier process has mounted for this request, if it has.
+    pub(super) fn made_before(&self, request: &MountRequest) -> Option<(VolumeName, Arc<FrontEnd>)> {
+        if !request.is_repeated {
+            return None;
+        }
+        let place = MountPoint::here(name_of(&request.mountpoint).unwrap_or_else(|_| request.mountpoint.clone()));
+        let is_meant = |(name, session): &(VolumeName, Arc<Session>)| {
+            session.entry.source.name() == request.source
+                && request.name.as_ref().is_none_or(|word| word == name.as_str())
+        };
+        let (name, session) = self.sessions().into_iter().filter(is_meant).find(|(_, it)| it.is_made(&place))?;
+        session.served().map(|(front_end, _)| (name, front_end))
+    }
+
     /// Mounts a volume that this daemon has at a further mount point. `None`, if it does not have it, or has it under
     /// another name.
     ///
@@ -30,7 +45,7 @@ impl Volumes {
         let is_meant = |name: &VolumeName| request.name.as_ref().is_none_or(|word| word == name.as_str());
         let Some((name, session)) = found.filter(|(name, _)| is_meant(name)) else { return Ok(None) };
         let stated = attach::stated_of_volume(&request.options);
-        match session.attach(std::process::id(), entry.mountpoint.clone(), &stated, &mut |_, _| {}) {
+        match session.attach(MountPoint::here(entry.mountpoint.clone()), &stated, request.is_repeated, &mut |_, _| {}) {
             Ok(()) => {}
             Err(failure) if failure.reason == Reason::NotMounted => return Ok(None),
             Err(failure) => return Err(failure),

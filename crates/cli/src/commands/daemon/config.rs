@@ -157,6 +157,7 @@ impl Config {
     /// The volumes, as mount requests.
     pub(crate) fn mounts(&self) -> impl Iterator<Item = MountRequest> {
         self.volumes.iter().map(|(name, volume)| MountRequest {
+            is_repeated: false,
             name: Some(name.to_string()),
             source: volume.source.clone(),
             mountpoint: volume.mountpoint.clone(),

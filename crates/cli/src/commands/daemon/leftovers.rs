@@ -13,14 +13,15 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use slackwater::{Engine, UmountOptions};
 use slackwater_arena::size;
 use slackwater_arena::{Arena, Survivors};
 use slackwater_fuse::Printable as _;
 
-use crate::control::protocol::VolumeOptions;
-use crate::exit::Failure;
+use crate::control::protocol::{VolumeOptions, VolumeRef};
+use crate::exit::{Failure, Reason};
 use crate::os::detach::detach;
 use crate::os::mount_table::MountTable;
 use crate::output::terminal::errln;
@@ -33,8 +34,11 @@ use crate::volume::{arena_file, rescued};
 pub(crate) struct Leftovers {
     volumes: HashMap<String, LeftoverVolume>,
     /// L2.
-    being_written_back: Mutex<HashMap<String, PathBuf>>,
+    being_written_back: Mutex<HashMap<String, Entry>>,
     written_back: Condvar,
+    /// Volumes that were written back, and those that could not be. Until they are mounted again, or their end was
+    /// reported.
+    ended: Mutex<HashMap<String, (Entry, bool)>>,
     /// Sources of volumes of which only a local log is left, until they are mounted again.
     logs: Mutex<HashMap<String, PathBuf>>,
 }
@@ -82,15 +86,51 @@ impl Leftovers {
         source.map_or_else(|| format!("volume {identity}"), |source| source.printable().to_string())
     }
 
-    fn being_written_back(&self) -> MutexGuard<'_, HashMap<String, PathBuf>> {
+    fn being_written_back(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
         // A thread that panicked has changed one entry or none.
         self.being_written_back.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self) -> MutexGuard<'_, HashMap<String, (Entry, bool)>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a volume is written back that a dead daemon has unmounted. `None` if nothing was left of it at the start.
+    ///
+    /// # Errors
+    /// `Deadline`; or `Left`, if its data cannot be written back.
+    ///
+    /// # Blocking
+    /// For the source, at most for `within`.
+    pub(crate) fn wait_for(&self, volume: &VolumeRef, within: Duration) -> Option<Result<(), Failure>> {
+        let is_meant = |entry: &Entry| {
+            let is_named = volume.name.is_some() && volume.name == entry.volume;
+            is_named || volume.mountpoint.as_ref() == Some(&entry.mountpoint)
+        };
+        let is_left = |left: &mut HashMap<String, Entry>| left.values().any(is_meant);
+        let waited = self.written_back.wait_timeout_while(self.being_written_back(), within, is_left);
+        if waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+            let what = "the deadline passed while the data that a dead daemon left is written back";
+            return Some(Err(Failure::new(Reason::Deadline, what).advise("nothing is lost: the daemon continues")));
+        }
+        let mut ended = self.ended();
+        let (identity, (entry, is_written)) = ended.iter().find(|(_, (entry, _))| is_meant(entry))?;
+        if *is_written {
+            let identity = identity.clone();
+            ended.remove(&identity);
+            return Some(Ok(()));
+        }
+        let (source, arena) = (entry.source.name().printable(), entry.arena.printable());
+        let what = format!("{} is unmounted, but its data could not be written back", entry.mountpoint.printable());
+        let advice = format!("the data is kept in {arena}: mount {source} again to write it back");
+        Some(Err(Failure::new(Reason::Left, what).advise(advice)))
     }
 
     /// The sources whose data is being written back (L2), and those with a local log, as messages name them.
     pub(crate) fn sources_outside_the_arena(&self) -> BTreeSet<String> {
         let (on_their_way, logs) = (self.being_written_back(), self.logs());
-        on_their_way.values().chain(logs.values()).map(|source| source.printable().to_string()).collect()
+        let on_their_way = on_their_way.values().map(|entry| entry.source.name());
+        on_their_way.chain(logs.values().map(PathBuf::as_path)).map(|source| source.printable().to_string()).collect()
     }
 
     fn logs(&self) -> MutexGuard<'_, HashMap<String, PathBuf>> {
@@ -109,6 +149,7 @@ impl Leftovers {
     /// Notes that a volume is mounted, and has its log.
     pub(crate) fn has_mounted(&self, identity: &str) {
         self.logs().remove(identity);
+        self.ended().remove(identity);
     }
 
     /// Whether data of a dead daemon is being written back (L2).
@@ -121,18 +162,18 @@ impl Leftovers {
     /// # Blocking
     /// For the source.
     pub(crate) fn wait_until_written_back(&self, identity: &str) {
-        let is_on_its_way =
-            |being_written_back: &mut HashMap<String, PathBuf>| being_written_back.contains_key(identity);
+        let is_on_its_way = |being_written_back: &mut HashMap<String, Entry>| being_written_back.contains_key(identity);
         drop(self.written_back.wait_while(self.being_written_back(), is_on_its_way));
     }
 
     /// Reserves the entries of dead mounts whose sources `is_mounted_anyway` does not know. These sources cannot be
-    /// mounted until [`Leftovers::write_back`] has returned for each of them.
+    /// mounted until [`Leftovers::write_back`] has returned for each of them. Entries of which nothing is left end.
     pub(crate) fn reserve(&self, dead: Vec<Found>, is_mounted_anyway: impl Fn(&Path) -> bool) -> Vec<Found> {
         let is_left = |found: &Found| self.volumes.contains_key(&found.entry.identity) || found.entry.has_log();
-        let is_to_come = |found: &Found| is_left(found) && !is_mounted_anyway(found.entry.source.name());
-        let reserved: Vec<_> = dead.into_iter().filter(is_to_come).collect();
-        let identify = |found: &Found| (found.entry.identity.clone(), found.entry.source.name().to_path_buf());
+        let (mut reserved, ended): (Vec<_>, Vec<_>) = dead.into_iter().partition(is_left);
+        ended.iter().for_each(Found::end);
+        reserved.retain(|found| !is_mounted_anyway(found.entry.source.name()));
+        let identify = |found: &Found| (found.entry.identity.clone(), found.entry.clone());
         self.being_written_back().extend(reserved.iter().map(identify));
         reserved
     }
@@ -147,10 +188,12 @@ impl Leftovers {
         let source = entry.source.name();
         let left = self.volumes.get(&entry.identity);
         let shown = left.map_or_else(|| "changes".to_owned(), |left| size::text(left.bytes));
-        match written_back(engine, entry, left, keeper) {
+        let outcome = written_back(engine, entry, left, keeper);
+        self.ended().insert(entry.identity.clone(), (entry.clone(), outcome.is_ok()));
+        match outcome {
             Ok(()) => {
                 errln!("Wrote back {shown} of {}.", source.printable());
-                found.remove();
+                found.end();
             }
             Err(error) => {
                 errln!("Cannot write back {shown} of {}: {error}", source.printable());

@@ -187,14 +187,15 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let metrics = metrics.map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))?;
     let web = web.map(|web| web.serve(&volumes)).transpose();
     let web = web.map_err(|error| Failure::failed(format!("cannot serve the page for operators: {error}")))?;
-    let unanswered = server::start(listener, responder::LIMITS, Arc::new(Responder::new(Arc::clone(&volumes))))
-        .map_err(|error| Failure::failed(format!("cannot listen at {}: {error}", socket_path.printable())))?;
-
     let configured: Vec<MountRequest> = match &kept {
         Some(kept) => kept.not_mounted(config.mounts().collect(), &volumes),
         None => config.mounts().collect(),
     };
-    let mounted = startup::mount_volumes(&volumes, &engine, &configured, dead)
+    // Before the first answer, because the end of such a volume may be asked for.
+    let left = startup::leftovers(&volumes, &configured, dead);
+    let unanswered = server::start(listener, responder::LIMITS, Arc::new(Responder::new(Arc::clone(&volumes))))
+        .map_err(|error| Failure::failed(format!("cannot listen at {}: {error}", socket_path.printable())))?;
+    let mounted = startup::mount_volumes(&volumes, &engine, &configured, left)
         .map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))?;
     let watched = Arc::clone(&volumes);
     systemd::ready(volumes.sessions().len(), move || watched.is_answering());

@@ -1,6 +1,7 @@
 //! The answers of a daemon.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::commands::daemon::volumes::Volumes;
 use crate::control::protocol::{Reply, Request, VolumeRef};
@@ -45,7 +46,13 @@ impl Responder {
             }
             (None, _) => Err(Failure::usage("the request names no volume")),
             (Some(volume), request) => {
-                let (name, session) = volumes.find(volume)?;
+                let (name, session) = match (volumes.find(volume), &request) {
+                    (Err(failure), Request::Umount { deadline_ms, .. }) if failure.reason == Reason::NotMounted => {
+                        let left = volumes.shared.left.wait_for(volume, Duration::from_millis(*deadline_ms));
+                        return left.unwrap_or(Err(failure)).map(|()| Reply::Done);
+                    }
+                    (found, _) => found?,
+                };
                 let is_umount = matches!(request, Request::Umount { .. } | Request::Detach);
                 let release = || volumes.release_if_ended(&name, &session);
                 let answer = || session.answer(volume, request, &release, progress);

@@ -22,6 +22,16 @@ enum Volume {
     Configured(MountRequest),
 }
 
+/// The leftovers to write back: those of sources that are not configured.
+pub(super) fn leftovers(volumes: &Volumes, configured: &[MountRequest], dead: Vec<Found>) -> Vec<Found> {
+    // By name only, because looking at a source may hang.
+    let named = |source: &Path| {
+        let is_it = |request: &MountRequest| crate::source::absolute(&request.source).is_ok_and(|path| path == source);
+        configured.iter().any(is_it)
+    };
+    volumes.shared.left.reserve(dead, named)
+}
+
 /// Mounts the configured volumes and writes back the leftovers, each volume on its own thread. Returns how many are
 /// mounted when all are done, or after [`BEGIN_WITHIN`]. Volumes that are not done by then continue in the background.
 ///
@@ -31,14 +41,9 @@ pub(super) fn mount_volumes(
     volumes: &Arc<Volumes>,
     engine: &Engine,
     configured: &[MountRequest],
-    dead: Vec<Found>,
+    left: Vec<Found>,
 ) -> io::Result<usize> {
-    // By name only, because looking at a source may hang.
-    let named = |source: &Path| {
-        let is_it = |request: &MountRequest| crate::source::absolute(&request.source).is_ok_and(|path| path == source);
-        configured.iter().any(is_it)
-    };
-    let left = volumes.shared.left.reserve(dead, named).into_iter().map(Volume::Left);
+    let left = left.into_iter().map(Volume::Left);
     let all: Vec<Volume> = left.chain(configured.iter().cloned().map(Volume::Configured)).collect();
     let (volumes, engine) = (Arc::clone(volumes), engine.clone());
     // A hung source blocks its thread only.

@@ -10,6 +10,7 @@ use slackwater_fuse::Printable as _;
 
 use crate::arguments::MountArguments;
 use crate::commands::mount::options;
+use crate::commands::target::ask_each;
 use crate::control::client::{ANSWER_WITHIN, Conversation};
 use crate::control::protocol::{Reply, Request, Transport, VolumeOptions};
 use crate::exit::{Failure, Reason};
@@ -32,22 +33,27 @@ pub(super) fn attach(found: &Found, entry: &Entry, arguments: &MountArguments) -
     if arguments.wait || arguments.take_over {
         return Ok(false);
     }
-    let request = Request::Attach { mountpoint: entry.mountpoint.clone(), options: stated(arguments, &entry.arena) };
-    let conversation = Conversation::open(&found.socket(), &found.entry.volume_ref(), &request, ANSWER_WITHIN);
-    let Ok(mut conversation) = conversation else { return Ok(false) };
-    loop {
-        match conversation.next(Some(ANSWER_WITHIN)) {
-            Ok(Reply::Progress { .. }) => {}
-            Ok(Reply::Done) => {
-                announce(found, entry);
-                return Ok(true);
+    let (mountpoint, options) = (entry.mountpoint.clone(), stated(arguments, &entry.arena));
+    let ask = |is_repeated| {
+        let request = Request::Attach { mountpoint: mountpoint.clone(), options: options.clone(), is_repeated };
+        let mut conversation = Conversation::open(&found.socket(), &found.entry.volume_ref(), &request, ANSWER_WITHIN)?;
+        loop {
+            let reply = conversation.next(Some(ANSWER_WITHIN))?;
+            if !matches!(reply, Reply::Progress { .. }) {
+                return Ok(reply);
             }
-            Ok(Reply::Failed(failure)) if failure.reason == Reason::NotMounted => return Ok(false),
-            // A process of an earlier version.
-            Ok(Reply::Failed(failure)) if failure.what.starts_with("invalid request") => return Ok(false),
-            Ok(reply) => return Err(reply.refusal()),
-            Err(_) => return Ok(false),
         }
+    };
+    match ask_each(|error| found.is_answered_by_successor(error), ask) {
+        Ok(Reply::Done) => {
+            announce(found, entry);
+            Ok(true)
+        }
+        Ok(Reply::Failed(failure)) if failure.reason == Reason::NotMounted => Ok(false),
+        // A process of an earlier version.
+        Ok(Reply::Failed(failure)) if failure.what.starts_with("invalid request") => Ok(false),
+        Ok(reply) => Err(reply.refusal()),
+        Err(_) => Ok(false),
     }
 }
 

@@ -8,9 +8,9 @@ use slackwater_fuse::Printable as _;
 
 use crate::arguments::MountArguments;
 use crate::commands::mount::options;
-use crate::commands::target::{no_daemon, successor};
+use crate::commands::target::{ask_each, has_successor, no_daemon};
 use crate::control::client::{ANSWER_WITHIN, Conversation};
-use crate::control::protocol::{List, MountRequest, Reply, Request, VolumeRef};
+use crate::control::protocol::{MountRequest, Reply, Request, VolumeRef};
 use crate::exit::Failure;
 use crate::output::terminal::outln;
 use crate::source;
@@ -38,29 +38,21 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
             .as_deref()
             .map(|path| absolute(path, |path| std::path::absolute(path)))
             .transpose()?,
+        is_repeated: false,
     });
-    let socket = arguments.at.path()?;
-    let ask = || {
-        let daemon = Conversation::open(&socket, &VolumeRef::default(), &request, ANSWER_WITHIN);
+    let (socket, repeated) = (arguments.at.path()?, request.clone().repeated());
+    let ask = |is_repeated| {
+        let request = if is_repeated { &repeated } else { &request };
+        let daemon = Conversation::open(&socket, &VolumeRef::default(), request, ANSWER_WITHIN);
         daemon.and_then(|mut daemon| daemon.next(Some(MOUNTS_WITHIN)))
     };
-    let answer = ask().or_else(|error| match successor(&socket, &error) {
-        Some((list, _)) => mounted(&list, &request).map_or_else(ask, Ok),
-        None => Err(error),
-    });
+    let answer = ask_each(|error| has_successor(&socket, error), ask);
     let reply = answer.map_err(|error| no_daemon(&socket, &error))?;
     let Reply::Mounted { name, missing_features } = reply else { return Err(reply.refusal()) };
     outln!("Mounted {} at {} as {name}.", arguments.source.printable(), arguments.mountpoint.printable());
     missing_features.iter().for_each(|missing| outln!("Note: {missing}"));
     outln!("Unmount with: slackwater umount {name}");
     Ok(())
-}
-
-/// The answer to a request to mount that the daemon has carried out and not answered.
-fn mounted(list: &List, request: &Request) -> Option<Reply> {
-    let Request::Mount(MountRequest { source, mountpoint, .. }) = request else { return None };
-    let volume = list.volumes.iter().find(|listed| listed.source == *source && listed.mountpoint == *mountpoint)?;
-    Some(Reply::Mounted { name: volume.name.clone(), missing_features: Vec::new() })
 }
 
 /// Refuses options that apply to a whole daemon. If they are given as separate options, the command line parser already

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::commands::target::{SILENCE, no_daemon, successor};
+use crate::commands::target::{SILENCE, ask_each, has_successor, no_daemon};
 use crate::containers::node::NodeError;
-use crate::control::client::{ANSWER_WITHIN, Conversation, is_cut_off};
+use crate::control::client::{ANSWER_WITHIN, Conversation};
 use crate::control::protocol::{List, Listed, MountRequest, Reply, Request, VolumeRef};
 use crate::exit::{Failure, Reason};
 use crate::volume::name::VolumeName;
@@ -19,8 +19,6 @@ const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
 const SETTLES_WITHIN: Duration = Duration::from_secs(30);
 /// Interval between two looks at it.
 const LOOK: Duration = Duration::from_millis(20);
-/// Daemons that are asked, one after the other, while they take over.
-const DAEMONS_MAX: u32 = 10;
 
 /// A daemon, by its socket.
 pub(super) struct Daemon {
@@ -158,15 +156,11 @@ impl Daemon {
 
     /// The answer to a request, after reports of progress that come at least each `silence`.
     fn ask(&self, volume: &VolumeRef, request: &Request, silence: Duration) -> Result<Reply, NodeError> {
-        let mut answered = self.receive(volume, request, silence);
-        for _ in 0..DAEMONS_MAX {
-            match &answered {
-                Err(error) if is_cut_off(error) && successor(&self.socket, error).is_some() => {
-                    answered = self.receive(volume, request, silence);
-                }
-                _ => break,
-            }
-        }
+        let repeated = request.clone().repeated();
+        let answered = ask_each(
+            |error| has_successor(&self.socket, error),
+            |is_repeated| self.receive(volume, if is_repeated { &repeated } else { request }, silence),
+        );
         answered.map_err(|error| {
             let Failure { what, advice, .. } = no_daemon(&self.socket, &error);
             NodeError::Unavailable(Failure { reason: Reason::NoDaemon, what, advice })

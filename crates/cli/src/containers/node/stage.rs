@@ -77,6 +77,7 @@ impl Node {
             mountpoint: path.clone(),
             options: wanted.options,
             credentials,
+            is_repeated: false,
         });
         match mounted {
             // An earlier call may have asked for the same, and was cut off.

@@ -445,8 +445,9 @@ impl Session {
                 Ok(Reply::Done)
             }
             Request::Restart { next } => self.restart(volume.peer, next, &mut tick).map(|()| Reply::Done),
-            Request::Attach { mountpoint, options } => {
-                self.attach(volume.peer, mountpoint, &options, &mut tick).map(|()| Reply::Done)
+            Request::Attach { mountpoint, options, is_repeated } => {
+                let place = places::place_of(volume.peer, mountpoint);
+                self.attach(place, &options, is_repeated, &mut tick).map(|()| Reply::Done)
             }
             Request::PrepareRemount { read_only, options } => {
                 self.prepare_remount(read_only, &options, &mut tick).map(|()| Reply::Done)

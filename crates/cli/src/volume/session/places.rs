@@ -58,7 +58,24 @@ impl Session {
         front_end.is_some_and(|front_end| front_end.places().contains(&place_of(peer, path.to_path_buf())))
     }
 
-    /// Mounts the volume at a further mount point of the process `peer`.
+    /// Whether an earlier process has mounted the volume at `place`. It may have died before the keeper knew, so the
+    /// keeper gets it again.
+    pub(crate) fn is_made(&self, place: &MountPoint) -> bool {
+        let Some((front_end, _)) = self.served() else { return false };
+        let _placing = self.placing();
+        self.adopt(&front_end, place)
+    }
+
+    fn adopt(&self, front_end: &FrontEnd, place: &MountPoint) -> bool {
+        let is_made = front_end.is_mounted_at(place);
+        if is_made {
+            front_end.add_place(place);
+            self.record_places(front_end);
+        }
+        is_made
+    }
+
+    /// Mounts the volume at a further mount point, unless `is_repeated` and an earlier process has done so.
     ///
     /// # Errors
     /// `NotMounted`, if the volume has ended or can have no further mount point; `Busy`, if it does not have one of the
@@ -68,13 +85,16 @@ impl Session {
     /// While the volume is being mounted.
     pub(crate) fn attach(
         &self,
-        peer: u32,
-        mountpoint: PathBuf,
+        place: MountPoint,
         stated: &BTreeMap<String, String>,
+        is_repeated: bool,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
         let front_end = self.front_end(None, tick)?;
         let _placing = self.placing();
+        if is_repeated && self.adopt(&front_end, &place) {
+            return Ok(());
+        }
         if front_end.is_unmounted() {
             return Err(Failure::new(Reason::NotMounted, "the volume has just been unmounted"));
         }
@@ -82,7 +102,7 @@ impl Session {
             return Err(Failure::new(Reason::NotMounted, "the volume was taken over"));
         }
         self.check_options(&front_end, stated)?;
-        let attached = front_end.attach(&place_of(peer, mountpoint));
+        let attached = front_end.attach(&place);
         self.record_places(&front_end);
         attached
     }
@@ -249,6 +269,6 @@ impl Session {
 }
 
 /// A path of the process `peer`. If that process cannot be examined, it is taken to be in our mount namespace.
-fn place_of(peer: u32, path: PathBuf) -> MountPoint {
+pub(super) fn place_of(peer: u32, path: PathBuf) -> MountPoint {
     MountPoint::of_process(peer, path.clone()).unwrap_or_else(|_| MountPoint::here(path))
 }

@@ -32,6 +32,9 @@ impl Volumes {
             None => VolumeName::of(&request.mountpoint)?,
         };
         let options = self.options_of(request)?;
+        if let Some(mounted) = self.made_before(request) {
+            return Ok(mounted);
+        }
         let (entry, source_fd) = {
             let others = self.shared.registry.entries_of_others()?;
             let own = self.entries();
