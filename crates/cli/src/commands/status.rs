@@ -131,7 +131,8 @@ fn describe(status: &Status) -> String {
 
 /// How a mount or a daemon is kept, in lines.
 pub(super) fn describe_kept(kept: &KeptStatus) -> String {
-    let KeptStatus { keeper, is_kept, takeovers, last_pause_ms, longest_pause_ms, serving_ms, failed_upgrade } = kept;
+    let KeptStatus { keeper, is_kept, is_silent, takeovers, .. } = kept;
+    let KeptStatus { last_pause_ms, longest_pause_ms, serving_ms, failed_upgrade, .. } = kept;
     let longest = longest_pause_ms.filter(|longest| Some(*longest) > *last_pause_ms);
     let longest = longest.map(|ms| format!("; the longest was {}", tenants::time(ms))).unwrap_or_default();
     let past = match last_pause_ms {
@@ -143,6 +144,10 @@ pub(super) fn describe_kept(kept: &KeptStatus) -> String {
         ),
     };
     let mut text = match is_kept {
+        true if *is_silent => format!(
+            "  kept by pid {keeper}, which DOES NOT ANSWER: no process takes over before it does; \
+             kill -CONT {keeper} continues it if it is stopped\n  {past}\n"
+        ),
         true => format!("  kept by pid {keeper}: {past}\n"),
         false => format!(
             "  NOT KEPT ANY MORE: a crash of this process would end the mount (pid {keeper}, which kept it, is gone); \
@@ -230,6 +235,8 @@ mod tests {
         let failed_upgrade = Some(FailedUpgrade { program: "/next".into(), error: "it died".into() });
         let failed = of(&KeptStatus { failed_upgrade, ..kept.clone() });
         assert!(failed.contains("  the last upgrade to /next failed: it died\n"), "{failed}");
+        let silent = of(&KeptStatus { is_silent: true, ..kept.clone() });
+        assert!(silent.contains("pid 7, which DOES NOT ANSWER"), "{silent}");
         let lost = of(&KeptStatus { is_kept: false, ..kept });
         assert!(lost.contains("NOT KEPT ANY MORE"), "{lost}");
         let object = |object| describe(&Status { object: Some(object), ..Status::sample() });

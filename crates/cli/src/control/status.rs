@@ -198,6 +198,9 @@ pub(crate) struct KeptStatus {
     pub(crate) keeper: u32,
     /// Whether that process still does. Otherwise a crash would end the mount.
     pub(crate) is_kept: bool,
+    /// Whether that process does not answer, since it is stopped.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_silent: bool,
     /// How often a process has taken the mount over from another one.
     pub(crate) takeovers: u32,
     /// How long nothing was answered during the last takeover.

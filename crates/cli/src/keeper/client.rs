@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,10 +19,11 @@ use slackwater_fuse::Keeper;
 use crate::control::protocol::{FailedUpgrade, KeptStatus, VolumeOptions};
 use crate::exit::Failure;
 use crate::keeper::estate::{NUMBERS_MAX, Parts};
-use crate::keeper::link::Link;
+use crate::keeper::link::{ANSWERS_WITHIN, Link};
 use crate::keeper::programs::Program;
 use crate::keeper::protocol::{HeldVolume, PROTOCOL_VERSION, Place, Predecessor, ToKeeper, ToServer};
 use crate::keeper::succession::Succession;
+use crate::keeper::talk::Talk;
 use crate::registry::Entry;
 use crate::volume::node_search::Numbered;
 
@@ -30,8 +31,7 @@ use crate::volume::node_search::Numbered;
 #[derive(Debug)]
 pub(crate) struct KeeperClient {
     pub(crate) pid: u32,
-    /// Held during a request and its answer. A leaf.
-    link: Mutex<Link>,
+    talk: Arc<Talk>,
     lost: Arc<Lost>,
     /// The number of the next volume.
     next_volume: AtomicU64,
@@ -46,9 +46,9 @@ pub(crate) struct KeeperClient {
     pub(crate) succession: Succession,
 }
 
-/// Whether the keeper has died, or does not answer (K3).
+/// Whether the keeper has died (K3).
 #[derive(Debug, Default)]
-struct Lost {
+pub(super) struct Lost {
     is_lost: AtomicBool,
     /// A service manager starts the next keeper.
     is_stored: AtomicBool,
@@ -139,7 +139,7 @@ impl KeeperClient {
         let next_volume = volumes.map(|volume| volume.volume.number + 1).max().unwrap_or_default();
         let client = Self {
             pid,
-            link: Mutex::new(link),
+            talk: Talk::new(link, Arc::clone(&lost), pid),
             lost,
             next_volume: AtomicU64::new(next_volume),
             is_successor: inheritance.is_some(),
@@ -167,7 +167,7 @@ impl KeeperClient {
     /// The keeper has not taken it.
     pub(crate) fn hold(&self, parts: &Parts) -> Result<(), Failure> {
         let (parts, descriptors) = parts.listed();
-        self.ask(&ToKeeper::Hold { parts }, &descriptors).map_err(not_held)
+        self.talk.ask(ToKeeper::Hold { parts }, &descriptors, ANSWERS_WITHIN).map_err(not_held)
     }
 
     /// Says that this process serves everything that the keeper holds; from now on that outlives it. `predecessor` is
@@ -176,7 +176,7 @@ impl KeeperClient {
     /// # Errors
     /// The keeper is gone.
     pub(crate) fn serves(&self, predecessor: Option<&Predecessor>) -> Result<(), Failure> {
-        self.ask(&ToKeeper::Serves, &[]).map_err(not_held)?;
+        self.talk.ask(ToKeeper::Serves, &[], ANSWERS_WITHIN).map_err(not_held)?;
         // It fails only for signals that do not exist.
         let _ = set_parent_process_death_signal(None);
         let last_pause_ms =
@@ -194,25 +194,31 @@ impl KeeperClient {
 
     /// Records a setting of the process that was changed, for a successor.
     pub(crate) fn set(&self, key: &str, value: &str) {
-        self.tell(&ToKeeper::Set { volume: None, key: key.to_owned(), value: value.to_owned() });
+        self.talk.tell(ToKeeper::Set { volume: None, key: key.to_owned(), value: value.to_owned() }, &[]);
     }
 
     /// Says that this process exits for a successor, when it stopped answering, and the program of the successor if that
     /// is another one.
     pub(crate) fn hand_over(&self, stopped_ns: u64, program: Option<&Program>) {
         let message = ToKeeper::HandOver { stopped_ns, program: program.map(|program| program.path().to_owned()) };
-        self.tell_with(&message, program.map(AsFd::as_fd).as_slice());
+        self.talk.tell(message, program.map(AsFd::as_fd).as_slice());
     }
 
-    /// Says that everything has ended. The keeper has dropped it all when this returns, its locks included.
+    /// Says that everything has ended. The keeper has dropped it all when this returns, its locks included, unless it is
+    /// silent.
     pub(crate) fn done(&self) {
         // If the keeper is gone, so is what it held.
-        let _ = self.ask(&ToKeeper::Done, &[]);
+        let _ = self.talk.request(ToKeeper::Done, &[]);
     }
 
     /// Whether the keeper still holds everything.
     pub(crate) fn is_there(&self) -> bool {
-        !self.lost.is_lost.load(Ordering::Acquire)
+        !self.lost.is_lost()
+    }
+
+    /// Whether the keeper does not answer, since it is stopped.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_there() && self.talk.is_silent()
     }
 
     fn service(&self) -> MutexGuard<'_, Option<Service>> {
@@ -231,6 +237,7 @@ impl KeeperClient {
         KeptStatus {
             keeper: self.pid,
             is_kept: self.is_there(),
+            is_silent: self.is_silent(),
             failed_upgrade: self.failed_upgrade.clone(),
             takeovers: service.as_ref().map_or(0, |service| service.takeovers),
             last_pause_ms: service.as_ref().and_then(|service| service.last_pause_ms),
@@ -239,47 +246,6 @@ impl KeeperClient {
                 .as_ref()
                 .map_or(0, |service| u64::try_from(service.since.elapsed().as_millis()).unwrap_or(0)),
         }
-    }
-
-    fn link(&self) -> MutexGuard<'_, Link> {
-        // A thread that panicked has sent a whole message or none.
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ask(&self, message: &ToKeeper, with: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let link = self.link();
-        if !self.is_there() {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        let answer = link.send(message, with).and_then(|()| link.receive::<ToServer>());
-        drop(link);
-        match answer {
-            Ok(Some((ToServer::Kept { error: None }, _))) => Ok(()),
-            Ok(Some((ToServer::Kept { error: Some(error) }, _))) => Err(io::Error::other(error)),
-            Ok(Some(_)) => Err(self.lost(io::Error::other("it sends a wrong answer"))),
-            Ok(None) => Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
-            Err(error) => Err(self.lost(error)),
-        }
-    }
-
-    fn tell(&self, message: &ToKeeper) {
-        self.tell_with(message, &[]);
-    }
-
-    fn tell_with(&self, message: &ToKeeper, with: &[BorrowedFd<'_>]) {
-        let link = self.link();
-        if self.is_there()
-            && let Err(error) = link.send(message, with)
-        {
-            drop(link);
-            self.lost(error);
-        }
-    }
-
-    /// K3.
-    fn lost(&self, error: io::Error) -> io::Error {
-        self.lost.note(&error);
-        error
     }
 }
 
@@ -300,7 +266,11 @@ fn watch(link: &Link, lost: &Arc<Lost>) -> io::Result<u32> {
 }
 
 impl Lost {
-    fn note(&self, error: &io::Error) {
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
+    }
+
+    pub(super) fn note(&self, error: &io::Error) {
         if self.is_stored.load(Ordering::Acquire) {
             // As a crash, which the next keeper expects.
             let _ = kill_process(getpid(), Signal::KILL);
@@ -367,43 +337,44 @@ impl KeptVolume {
     pub(crate) fn hold(&self, entry: &Entry, options: VolumeOptions, parts: &Parts) -> Result<(), Failure> {
         let (parts, descriptors) = parts.listed();
         let (number, entry) = (self.number, Box::new(entry.clone()));
-        self.client.ask(&ToKeeper::HoldVolume { number, entry, options, parts }, &descriptors).map_err(not_held)
+        let message = ToKeeper::HoldVolume { number, entry, options, parts };
+        self.client.talk.ask(message, &descriptors, ANSWERS_WITHIN).map_err(not_held)
     }
 
     /// Records a setting that was changed, for a successor.
     pub(crate) fn set(&self, key: &str, value: &str) {
         let (key, value) = (key.to_owned(), value.to_owned());
-        self.client.tell(&ToKeeper::Set { volume: Some(self.number), key, value });
+        self.client.talk.tell(ToKeeper::Set { volume: Some(self.number), key, value }, &[]);
     }
 
     /// Records where the volume is mounted, for a successor.
     pub(crate) fn set_places(&self, places: Vec<Place>) {
-        self.client.tell(&ToKeeper::Places { volume: self.number, places });
+        self.client.talk.tell(ToKeeper::Places { volume: self.number, places }, &[]);
     }
 
-    /// Says that the volume has ended. The keeper has dropped it when this returns, its locks included.
+    /// Says that the volume has ended. The keeper has dropped it when this returns, its locks included, unless it is silent.
     pub(crate) fn ended(&self) {
         // If the keeper is gone, so is what it held.
-        let _ = self.client.ask(&ToKeeper::DropVolume { number: self.number }, &[]);
+        let _ = self.client.talk.request(ToKeeper::DropVolume { number: self.number }, &[]);
     }
 }
 
 impl Keeper for KeptVolume {
     fn keep(&self, number: u64, file: OwnedFd) -> io::Result<()> {
-        self.client.ask(&ToKeeper::KeepFile { volume: self.number, number }, &[file.as_fd()])
+        self.client.talk.request(ToKeeper::KeepFile { volume: self.number, number }, &[file.as_fd()])
     }
 
     fn release(&self, number: u64) {
-        self.client.tell(&ToKeeper::ReleaseFile { volume: self.number, number });
+        self.client.talk.tell(ToKeeper::ReleaseFile { volume: self.number, number }, &[]);
     }
 
     fn keep_node(&self, number: u64, node: OwnedFd) {
-        self.client.tell_with(&ToKeeper::KeepNode { volume: self.number, number }, &[node.as_fd()]);
+        self.client.talk.tell(ToKeeper::KeepNode { volume: self.number, number }, &[node.as_fd()]);
     }
 
     fn release_nodes(&self, numbers: &[u64]) {
         for some in numbers.chunks(NUMBERS_MAX) {
-            self.client.tell(&ToKeeper::ReleaseNodes { volume: self.number, numbers: some.to_vec() });
+            self.client.talk.tell(ToKeeper::ReleaseNodes { volume: self.number, numbers: some.to_vec() }, &[]);
         }
     }
 }

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::Timespec;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_type};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -21,7 +22,7 @@ const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Most descriptors of a message. Kernel: `SCM_MAX_FD` is 253.
 pub(super) const DESCRIPTORS_MAX: usize = 200;
 /// A peer that neither reads nor answers within this time is stopped, or hangs.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// One end.
 #[derive(Debug)]
@@ -63,6 +64,18 @@ impl Link {
     /// # Blocking
     /// While the peer has many unread messages.
     pub(super) fn send(&self, message: &impl Serialize, with: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_with(message, with, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`send`](Self::send), without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`, if the peer has many unread messages.
+    pub(super) fn send_now(&self, message: &impl Serialize, with: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_with(message, with, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    fn send_with(&self, message: &impl Serialize, with: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
         let text = serde_json::to_vec(message)?;
         if text.len() > MESSAGE_BYTES_MAX {
             return Err(io::Error::other("the message is too long"));
@@ -72,7 +85,7 @@ impl Link {
         if !with.is_empty() && !control.push(SendAncillaryMessage::ScmRights(with)) {
             return Err(io::Error::other("the message has too many descriptors"));
         }
-        sendmsg(&self.0, &[IoSlice::new(&text)], &mut control, SendFlags::NOSIGNAL)?;
+        sendmsg(&self.0, &[IoSlice::new(&text)], &mut control, flags)?;
         Ok(())
     }
 
@@ -104,6 +117,11 @@ impl Link {
             bytes => Ok(Some((serde_json::from_slice(&text[..bytes])?, descriptors))),
         }
     }
+}
+
+/// A time for poll(2).
+pub(super) fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }
 
 impl AsFd for Link {

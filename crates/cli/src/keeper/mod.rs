@@ -16,6 +16,7 @@
 //! succession a takeover on purpose
 //! store      the same, with the service manager
 //! protocol   the messages between both
+//! talk       how the server sends them, whether the keeper answers or not
 //! link       the socket for them
 //! ```
 //!
@@ -23,10 +24,12 @@
 //! K1. A successor starts only when no thread of its predecessor can change the source any more ([`remains`]).
 //! K2. Every lock of the mount belongs to an open file that the keeper has too. So no other process can take it between
 //!     two servers, and a successor never has to.
-//! K3. A server goes on without its keeper. Only a crash would end the mount then. If K6 applies, it ends at once instead:
+//! K3. A server goes on without its keeper, and no program waits for a keeper that is stopped ([`talk`]). Without a keeper,
+//!     only a crash would end the mount. If K6 applies, it ends at once instead:
 //!     the next keeper starts another one, and nothing may change in between that it would not know.
-//! K4. When a call that hands a descriptor to the keeper has returned, a successor will get that descriptor. Descriptors of
-//!     nodes are the exception if the keeper may not have more open.
+//! K4. When a call that hands a descriptor to the keeper has returned, a successor will get that descriptor. There are two
+//!     exceptions: descriptors of nodes if the keeper may not have more open, and those of nodes and of removed files if the
+//!     server dies while the keeper is silent.
 //! K5. A server is started from a file that the keeper has open, never from a path. Only `slackwater upgrade` changes that
 //!     file, and a program that did not take over is never started twice.
 //! K6. In a service with a descriptor store, everything in the estate is in that store too, except nodes. So the keeper may
@@ -44,6 +47,7 @@ pub(crate) mod protocol;
 mod remains;
 mod store;
 mod succession;
+mod talk;
 
 pub(crate) use estate::Parts;
 pub(crate) use programs::Program;

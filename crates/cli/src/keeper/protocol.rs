@@ -127,6 +127,27 @@ pub(super) enum ToKeeper {
     },
 }
 
+impl ToKeeper {
+    /// Whether the keeper answers it by [`ToServer::Kept`].
+    pub(super) fn is_answered(&self) -> bool {
+        match self {
+            Self::Hold { .. }
+            | Self::HoldVolume { .. }
+            | Self::Serves
+            | Self::KeepFile { .. }
+            | Self::DropVolume { .. }
+            | Self::Done => true,
+            Self::Hello { .. }
+            | Self::ReleaseFile { .. }
+            | Self::KeepNode { .. }
+            | Self::ReleaseNodes { .. }
+            | Self::Set { .. }
+            | Self::Places { .. }
+            | Self::HandOver { .. } => false,
+        }
+    }
+}
+
 /// From the keeper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "kebab-case")]

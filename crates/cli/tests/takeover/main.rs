@@ -33,6 +33,7 @@ mod requests;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod service;
+mod stopped_keeper;
 #[cfg(feature = "object")]
 #[allow(dead_code, reason = "a part of what another test program uses")]
 #[path = "../object/store.rs"]

@@ -23,6 +23,13 @@ impl Session {
             return Err(Failure::usage(format!("{mountpoint} is not kept: it would end with its process"))
                 .advise("only a mount or a daemon with --keep can be restarted or upgraded"));
         };
+        if kept.keeper().is_silent() {
+            return Err(Failure::busy(format!(
+                "the keeper of {mountpoint} (pid {}) does not answer",
+                kept.keeper().pid
+            ))
+            .advise("it may be stopped; kill -CONT continues it"));
+        }
         let next = next.map(|next| next_program(peer, next)).transpose()?;
         let front_end = self.front_end(None, tick)?;
         if let Some(removed) = self.removed() {
