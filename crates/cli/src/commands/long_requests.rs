@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use slackwater_fuse::Printable as _;
 
@@ -10,10 +11,13 @@ use crate::arguments::DaemonSocket;
 use crate::commands::target::{SILENCE, Target, ask_each, no_daemon};
 use crate::control::protocol::{Reply, Request};
 use crate::exit::{Failure, Reason};
+use crate::os::detach::detach;
+use crate::os::killed_process::end_connection_at;
+use crate::os::mount_table::{is_slackwater, mount_at};
 use crate::output::progress::Meter;
 use crate::output::terminal::errln;
 use crate::parallel::for_each_parallel;
-use crate::registry::Found;
+use crate::registry::{Entry, Found};
 
 /// Requests in flight at the same time.
 const CONCURRENT_MAX: usize = 16;
@@ -72,15 +76,52 @@ pub(super) fn converse(target: &Target, request: &Request, action: &str, is_only
 
 /// The final answer of the process; the outer error means that there is none.
 fn receive(target: &Target, request: &Request, action: Option<&str>) -> io::Result<Result<(), Failure>> {
+    let mut ends_at = None;
+    if let Request::Umount { deadline_ms, force, park, .. } = *request
+        && (force || park)
+    {
+        ends_at = Instant::now().checked_add(Duration::from_millis(deadline_ms));
+    }
     let mut conversation = target.open(request)?;
     let mut meter = action.map(Meter::new);
     loop {
-        let reply = conversation.next(Some(SILENCE))?;
+        let left = ends_at.map_or(SILENCE, |at| at.saturating_duration_since(Instant::now()).min(SILENCE));
+        let reply = match conversation.next(Some(left)) {
+            // A process that lives reports progress, and ends at the deadline.
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && ends_at.is_some() => {
+                match target.held_up() {
+                    Some(found) if ends_at.is_some_and(|at| at <= Instant::now()) => return Ok(Err(end_held(&found))),
+                    Some(_) => {}
+                    None => ends_at = None,
+                }
+                continue;
+            }
+            reply => reply?,
+        };
         let Reply::Progress { bytes_left, written_bytes } = reply else { return Ok(reply.done()) };
         if let Some(meter) = &mut meter {
             meter.update(bytes_left, written_bytes);
         }
     }
+}
+
+/// Ends a mount whose process has died and is held up by its source, at the deadline of a forced unmount: its keeper can
+/// start no other process before the source answers.
+fn end_held(found: &Found) -> Failure {
+    let Entry { source, mountpoint, arena, pid, .. } = &found.entry;
+    let (from, to, cache) = (source.name().printable(), mountpoint.printable(), arena.printable());
+    let mount = mount_at(mountpoint).filter(|mount| is_slackwater(mount) && mount.source == source.name());
+    let detached = mount.map_or(Ok(()), |mount| {
+        end_connection_at(&mount);
+        detach(mountpoint)
+    });
+    if let Err(error) = detached {
+        return Failure::failed(format!("cannot unmount {to}, whose process (pid {pid}) has died: {error}"));
+    }
+    let what = format!("{to} is unmounted; its process (pid {pid}) has died, and waits for {from}");
+    Failure::new(Reason::Left, what)
+        .advise(format!("its unwritten data is kept in {cache}: mount {from} again to write it back"))
+        .advise("it is lost if the machine restarts before that")
 }
 
 pub(super) fn died(target: &Target) -> Failure {
@@ -107,7 +148,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::registry::{Entry, Registered, Registry};
+    use crate::registry::{Registered, Registry};
 
     /// The outcome of `umount` for a mount that receives its request, does `last`, and closes the connection without an
     /// answer.

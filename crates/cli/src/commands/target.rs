@@ -13,7 +13,7 @@ use crate::control::protocol::{KeptStatus, List, Listed, Reply, Request, VolumeR
 use crate::exit::{Failure, Reason};
 use crate::os::mount_table;
 use crate::output::shell;
-use crate::registry::{Found, Registry};
+use crate::registry::{Entry, Found, Registry};
 use crate::volume::endpoints::name_of;
 
 /// A process listens within this time after its start.
@@ -119,6 +119,20 @@ impl Target {
             }
             None => has_successor(&self.socket, error),
         }
+    }
+
+    /// Its registry entry, if its process has died and is held up by its source, while a keeper waits for that.
+    pub(crate) fn held_up(&self) -> Option<Found> {
+        let mut entries = Registry::open().and_then(|registry| registry.entries()).ok()?;
+        let is_meant = |entry: &Entry| match &self.found {
+            Some(found) => found.entry.mountpoint == entry.mountpoint,
+            None => {
+                entry.daemon.as_ref() == Some(&self.socket)
+                    && (self.volume.mountpoint.as_ref() == Some(&entry.mountpoint) || self.volume.name == entry.volume)
+            }
+        };
+        entries.retain(|found| is_meant(&found.entry) && found.is_alive && found.is_held_up());
+        entries.pop()
     }
 
     /// Whether its process is alive, as far as that is known.

@@ -16,6 +16,8 @@ pub(super) enum End {
     Died(String),
     /// By SIGKILL, which comes from outside.
     Killed(String),
+    /// It has died, and its source holds it up; its mount is over, or is to end nevertheless.
+    Held,
 }
 
 impl End {

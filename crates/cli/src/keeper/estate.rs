@@ -7,13 +7,19 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::major;
-use slackwater_fuse::local_stat;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use slackwater_fuse::{Printable as _, local_stat};
 
 use crate::control::protocol::{FailedUpgrade, VolumeOptions};
+use crate::exit::Failure;
 use crate::keeper::client::monotonic_ns;
 use crate::keeper::link::{DESCRIPTORS_MAX, Link};
 use crate::keeper::protocol::{HeldVolume, PROTOCOL_VERSION, Part, Place, Predecessor, ToKeeper, ToServer};
 use crate::keeper::store::{self, Store, Stored};
+use crate::os::detach::detach;
+use crate::os::killed_process::end_connection_at;
+use crate::os::mount_table::{is_slackwater, mount_at};
+use crate::output::terminal::errln;
 use crate::registry::Entry;
 
 /// Most numbers of files in a message.
@@ -21,6 +27,15 @@ pub(super) const NUMBERS_MAX: usize = 1000;
 
 /// Most bytes of settings in a message, unless one setting has more. Escaped, they are six times as many at most.
 const SETTINGS_BYTES_MAX: usize = 8 << 10;
+
+/// Lets the keeper have a few descriptors for each volume, and one for each file that was removed while it was open, or for
+/// each node.
+pub(super) fn raise_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum.or(limit.current);
+    // If the limit stays low, the server learns that a file was not kept.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
 
 /// The descriptors of a mount, by what they are of.
 #[derive(Debug, Default)]
@@ -100,6 +115,12 @@ impl Volume {
     fn new(entry: Entry, options: VolumeOptions, parts: Parts) -> Self {
         let (files, nodes) = (BTreeMap::new(), BTreeMap::new());
         Self { entry, options, parts, files, nodes, settings: BTreeMap::new(), places: Vec::new() }
+    }
+
+    /// Its mount points in the mount namespace of the keeper.
+    pub(super) fn places_here(&self) -> impl Iterator<Item = &Path> {
+        let further = self.places.iter().filter(|(_, namespace)| namespace.is_none()).map(|(path, _)| path.as_path());
+        further.chain(self.places.is_empty().then_some(self.entry.mountpoint.as_path()))
     }
 
     /// Everything but the descriptors.
@@ -288,6 +309,30 @@ impl Estate {
             source.is_some_and(|source| local_stat(source, Path::new("")).is_ok_and(|(_, device)| major(device) != 0))
         };
         self.volumes.values().all(is_on_disk)
+    }
+
+    /// Ends all mounts, in the mount namespace of the keeper and elsewhere.
+    pub(super) fn end_mounts(&self) {
+        let places = self.volumes.values().flat_map(Volume::places_here).filter_map(mount_at).filter(is_slackwater);
+        let mounts: Vec<_> = places.collect();
+        // First all connections: one mount point may be on another volume.
+        mounts.iter().for_each(end_connection_at);
+        for mount in &mounts {
+            if let Err(error) = detach(&mount.point) {
+                errln!("Cannot free {}: {error}", mount.point.printable());
+            }
+        }
+    }
+
+    /// Adds where the unwritten data of each volume is.
+    pub(super) fn locate_data(&self, failure: Failure) -> Failure {
+        self.volumes.values().fold(failure, |failure, volume| {
+            let Entry { source, mountpoint, arena, .. } = &volume.entry;
+            let (source, mountpoint, arena) = (source.name().printable(), mountpoint.printable(), arena.printable());
+            failure.advise(format!(
+                "the unwritten data of {mountpoint} is in {arena}: mount {source} again to write it back"
+            ))
+        })
     }
 
     /// Takes a message that changes what is held.

@@ -10,6 +10,7 @@
 //! pace       the delay before a successor, if servers crash again and again
 //! formats    what another program must be able to read before it can be the next server
 //! remains    the threads of a dead server, and when a successor may start
+//! patience   how long the end of a mount waits for a source that holds the dead server up
 //! end        how a server has ended
 //! estate     everything that the keeper holds
 //! client     the server's side
@@ -41,6 +42,7 @@ mod estate;
 pub(crate) mod formats;
 mod link;
 mod pace;
+mod patience;
 pub(crate) mod process;
 mod programs;
 pub(crate) mod protocol;

@@ -10,19 +10,20 @@ use std::process::{Child, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, kill_process, pidfd_open, setrlimit, setsid};
+use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, setsid};
 use slackwater_fuse::Printable as _;
 
 use crate::commands::mount::background::{self, Departure};
 use crate::exit::{Failure, Reason};
 use crate::keeper::client::monotonic_ns;
 use crate::keeper::end::End;
-use crate::keeper::estate::Estate;
-use crate::keeper::link::Link;
+use crate::keeper::estate::{self, Estate};
+use crate::keeper::link::{Link, timespec};
 use crate::keeper::pace::Pace;
+use crate::keeper::patience::Patience;
 use crate::keeper::programs::{Program, Programs};
 use crate::keeper::protocol::{PROTOCOL_VERSION, Part, ToKeeper, ToServer};
 use crate::keeper::remains::{self, LOOK, SAID_AFTER};
@@ -31,7 +32,6 @@ use crate::os::killed_process::{abort_connections_of, end_connection_at};
 use crate::os::mount_table::{is_slackwater, mount_at};
 use crate::os::sys::{self, Signal, Signals};
 use crate::output::terminal::errln;
-use crate::registry::Entry;
 
 /// Servers that may fail in a row before one completes a takeover.
 const FAILURES_MAX: u32 = 10;
@@ -125,7 +125,7 @@ pub(crate) fn run(kept: Kept) -> Result<ExitCode, Failure> {
     };
     let estate = Estate::begin();
     sys::keep_descriptors_from_programs();
-    raise_limit();
+    estate::raise_limit();
     let mount_before = mountpoint.as_deref().and_then(mount_at).filter(is_slackwater);
     let device_before = mount_before.map(|mount| mount.device);
     let keeper = Keeper {
@@ -145,15 +145,6 @@ pub(crate) fn run(kept: Kept) -> Result<ExitCode, Failure> {
         nothing,
     };
     keeper.run()
-}
-
-/// The keeper has a few descriptors for each volume, and one for each file that was removed while it was open, or for each
-/// node.
-fn raise_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum.or(limit.current);
-    // If the limit stays low, the server learns that a file was not kept.
-    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 impl Keeper {
@@ -193,6 +184,7 @@ impl Keeper {
                     return Err(Failure::failed(format!("the {} {why}", self.kind())));
                 }
                 End::Died(why) | End::Killed(why) => why,
+                End::Held => return Err(self.end_by_force()),
             };
             if self.mountpoint.is_some() && !self.estate.is_connected() {
                 return Err(self.give_up(&format!("the mount process {why} after the unmount")));
@@ -412,7 +404,7 @@ impl Keeper {
     fn end_of(&mut self, server: &mut Server) -> End {
         let (since, pid) = (Instant::now(), server.child.id());
         let (mut looks, mut is_said, mut is_aborted) = (0, false, false);
-        let are_on_disks = self.estate.are_sources_on_disks();
+        let (mut patience, are_on_disks) = (Patience::new(self.ending), self.estate.are_sources_on_disks());
         while server.link.as_ref().is_some_and(remains::is_readable) {
             self.receive(server);
         }
@@ -436,6 +428,8 @@ impl Keeper {
                 if looks > STAYS_AFTER {
                     return unknown();
                 }
+            } else if !self.is_done && self.is_over(elapsed, &mut patience) {
+                return End::Held;
             } else if elapsed > SAID_AFTER && !std::mem::replace(&mut is_said, true) {
                 errln!(
                     "The {} (pid {pid}) has died, and its source does not let it go: waiting for the source.",
@@ -444,6 +438,27 @@ impl Keeper {
             }
             thread::sleep(LOOK);
         }
+    }
+
+    /// Whether a mount whose server is dead, and held up by its source, is over or has to end nevertheless.
+    fn is_over(&mut self, elapsed: Duration, patience: &mut Patience) -> bool {
+        if elapsed > SAID_AFTER && self.mountpoint.is_some() && !self.estate.is_connected() {
+            return true; // by force
+        }
+        let signal = self.signals.next_of(&self.signal_fd);
+        self.pending.extend(signal); // for a successor, if there is one after all
+        patience.ends(signal)
+    }
+
+    /// Ends all mounts, whose data stays in the cache (P3 of SEMANTICS.md). The dead server ends when its source answers.
+    fn end_by_force(mut self) -> Failure {
+        if let Some(pid) = self.estate.server {
+            abort_connections_of(pid);
+        }
+        self.estate.end_mounts();
+        let failure = self.give_up("its process has died, and its source does not answer");
+        self.estate.end();
+        Failure { reason: Reason::Left, ..failure }
     }
 
     /// Removes the mount of a server that died before it was complete.
@@ -461,7 +476,7 @@ impl Keeper {
     }
 
     /// Leaves everything as a mount process without a keeper does that was killed.
-    fn give_up(self, why: &str) -> Failure {
+    fn give_up(&self, why: &str) -> Failure {
         // A thread that waits for an answer keeps its connection open.
         for child in &self.remains {
             abort_connections_of(child.id());
@@ -470,18 +485,8 @@ impl Keeper {
             Some(mountpoint) => format!("the mount at {} is given up: {why}", mountpoint.printable()),
             None => format!("the daemon is given up: {why}"),
         });
-        self.estate.volumes.values().fold(failure, |failure, volume| {
-            let Entry { source, mountpoint, arena, .. } = &volume.entry;
-            let (source, mountpoint, arena) = (source.name().printable(), mountpoint.printable(), arena.printable());
-            failure.advise(format!(
-                "the unwritten data of {mountpoint} is in {arena}: mount {source} again to write it back"
-            ))
-        })
+        self.estate.locate_data(failure)
     }
-}
-
-fn timespec(time: Duration) -> Timespec {
-    Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }
 
 fn exit_code(status: i32) -> ExitCode {

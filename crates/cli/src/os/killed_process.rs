@@ -43,7 +43,7 @@ pub(crate) fn end_connection_at(mount: &MountInfo) {
 }
 
 /// Whether every thread is gone or was killed, so that none will do anything again.
-fn is_killed(pid: u32) -> bool {
+pub(crate) fn is_killed(pid: u32) -> bool {
     let mut threads = threads(pid).peekable();
     threads.peek().is_some() && threads.all(|thread| is_thread_killed(&thread))
 }

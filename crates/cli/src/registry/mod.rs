@@ -80,6 +80,11 @@ impl Found {
         self.entry.daemon.is_some() && self.is_kept()
     }
 
+    /// Whether the process was killed and cannot end, and a keeper waits for that.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.is_kept() && killed_process::is_killed(self.entry.pid)
+    }
+
     /// Whether the process has released everything, so that nothing is left (Y3).
     pub(crate) fn has_ended_in_order(&self) -> bool {
         self.file.metadata().is_ok_and(|status| status.len() == 0)

@@ -13,6 +13,7 @@ mod commands;
 mod daemons;
 mod ends;
 mod errors;
+mod held_up;
 mod inherited;
 mod kept;
 mod load;

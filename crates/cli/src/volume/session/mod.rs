@@ -37,6 +37,8 @@ use crate::volume::rescued::{self, Removed};
 use crate::volume::settings::VolumeSetting;
 use crate::volume::{arena_file, pressure, shrinkers, tenants, unwritten_files};
 
+pub(crate) use self::umount::STALL;
+
 /// Interval between progress reports.
 const TICK: Duration = Duration::from_millis(200);
 

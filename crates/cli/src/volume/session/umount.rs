@@ -13,7 +13,7 @@ use crate::volume::session::{Session, TICK};
 
 /// How long a volume that has to end waits for a source that accepts nothing. The timeout of a service manager is
 /// longer.
-const STALL: Duration = Duration::from_secs(30);
+pub(crate) const STALL: Duration = Duration::from_secs(30);
 
 /// The time for the steps of an unmount with nothing left to flush, whatever the deadline.
 const STEPS_WITHIN: Duration = Duration::from_secs(5);
