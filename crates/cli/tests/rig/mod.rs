@@ -38,7 +38,7 @@ pub(crate) fn slackwater() -> &'static str {
 }
 
 /// Exit status of a command that found something in use.
-const BUSY: i32 = 3;
+pub(crate) const BUSY: i32 = 3;
 /// Exit status of a command that found no mount.
 pub(crate) const NOT_MOUNTED: i32 = 5;
 /// The longest moment in which descriptors of a test are also those of a child that another test has just started.

@@ -10,6 +10,7 @@ mod by_descriptor;
 #[path = "../../../fuse/tests/tenants/rig.rs"]
 mod cgroups;
 mod commands;
+mod daemon_many_kills;
 mod daemons;
 mod ends;
 mod errors;

@@ -23,8 +23,8 @@ use crate::sys::Mapped;
 use crate::{bytes, runs};
 
 /// Number of kills per test.
-const KILLS_VARIABLE: &str = "SLACKWATER_KEPT_KILLS";
-const KILLS: u64 = 20;
+pub(super) const KILLS_VARIABLE: &str = "SLACKWATER_KEPT_KILLS";
+pub(super) const KILLS: u64 = 20;
 /// The longest time between a takeover and the next kill.
 const LIFE_US: u64 = 500_000;
 /// One kill in so many hits the takeover.
@@ -97,13 +97,13 @@ impl Rig {
 }
 
 /// A thread that works until the kills have ended.
-struct Program {
+pub(super) struct Program {
     name: &'static str,
-    thread: JoinHandle<io::Result<()>>,
+    pub(super) thread: JoinHandle<io::Result<()>>,
 }
 
 /// Starts a program, which repeats `step` with a growing number.
-fn start(
+pub(super) fn start(
     name: &'static str,
     stop: &Arc<AtomicBool>,
     mut step: impl FnMut(u64) -> io::Result<()> + Send + 'static,
@@ -114,7 +114,7 @@ fn start(
 }
 
 #[track_caller]
-fn finish(programs: Vec<Program>, stop: &AtomicBool) {
+pub(super) fn finish(programs: Vec<Program>, stop: &AtomicBool) {
     stop.store(true, Ordering::Relaxed);
     let deadline = Instant::now() + PATIENCE;
     for Program { name, thread } in programs {
