@@ -19,7 +19,7 @@ const ARENA_BYTES: u64 = 8 << 20;
 /// Size of one write.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// What the programs begin with. `write` neither repeats an interrupted call nor completes a short one, unlike
+/// The beginning of each program. `write` neither repeats an interrupted call nor completes a short one, unlike
 /// `os.write`.
 const HEAD: &str = "import ctypes, errno, os, resource, signal, sys, threading\n\
     libc = ctypes.CDLL(None, use_errno=True)\n\
@@ -230,7 +230,7 @@ fn p08_a_waiting_writer_ends_at_once_with_its_process() {
     if needs::are_missing(&["python3"]) {
         return;
     }
-    // What another thread of the program does, and the exit status.
+    // The end by another thread of the program, and the exit status.
     let ends = [
         ("os.kill(os.getpid(), signal.SIGKILL)", None),
         ("os.kill(os.getpid(), signal.SIGTERM)", None),
