@@ -1,4 +1,4 @@
-//! What a process knew of files and directories, and no request repeats, is known to the next one.
+//! State of files and directories that no request repeats outlives its process: the next one knows it too.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

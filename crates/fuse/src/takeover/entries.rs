@@ -62,7 +62,7 @@ impl Outcome {
 /// A change that an earlier process began.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ChangeRecord {
-    /// What [`MountRecord::note_before`](super::MountRecord) has recorded; 0 if nothing. With the outcome
+    /// The value that [`MountRecord::note_before`](super::MountRecord) has recorded; 0 if there is none. With the outcome
     /// [`Entry`](Outcome::Entry), the node.
     pub(crate) before: u64,
     /// `None` if it may have been carried out in part, whole or not at all.

@@ -1,5 +1,5 @@
-//! The table of files in the record of a mount: what the next process must know of a file that the kernel knows, apart
-//! from its handles.
+//! The table of files in the record of a mount: the state that the next process must know of a file that the kernel
+//! knows, apart from its handles.
 //!
 //! An entry is the number of a node and its [`Remembered`]. A file has one if an attempt to write it back has failed, or
 //! if it was emptied and not closed since.
@@ -26,7 +26,7 @@ const FREE: u64 = 0;
 /// Bits of the second word above those of the errors. A program that does not know one leaves it out.
 const IS_EMPTIED: u64 = 1 << 32;
 
-/// What the next process must know of a file.
+/// The state of a file that the next process must know.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Remembered {
     /// The errors of its inode ([`Inode::error_bits`](slackwater::Inode::error_bits)).

@@ -34,7 +34,7 @@
 //! | the file's own DONTCACHE | reads it again |
 //! | ranges that the kernel has for mappings | takes the whole file for such a range, and drops the kernel's pages, which fetches the stores |
 //! | that a page of a mapping has arrived | does not know: until one arrives again, a store may wait for the kernel (P5) |
-//! | whether the kernel's cache follows writes; what was agreed | has them in the record |
+//! | the agreement with the kernel; whether the kernel's cache follows writes | has them in the record |
 //! | locks, offsets, file modes of descriptors | the kernel has them |
 //! | requests: parked, paused, in the backlog, interrupted | they come again |
 //! | entries of a directory read ahead; readahead; the attributes of the source | asks the source again |
