@@ -99,6 +99,10 @@ fn describe(status: &Status) -> String {
         text +=
             &format!("  writers: paused {} since the mount, {waiting} waiting now\n", tenants::time(writers.paused_ms));
     }
+    if writers.refused_mapped_bytes > 0 {
+        text +=
+            &format!("  STORES LOST: {} stored to mapped files were refused\n", bytes(writers.refused_mapped_bytes));
+    }
     let pressure = &status.memory_pressure;
     if pressure.events > 0 {
         text += &format!("  memory was short {} times: {} objects freed\n", pressure.events, pressure.freed_objects);
@@ -210,7 +214,7 @@ mod tests {
             oldest_ms: Some(12_345),
             failures: 3,
             reads: Reads { hits: 198, misses: 2, filled_bytes: 1 << 20 },
-            writers: Writers { paused_ms: 1500, paused: 4, parked: 3, parked_bytes: 0 },
+            writers: Writers { paused_ms: 1500, paused: 4, parked: 3, parked_bytes: 0, refused_mapped_bytes: 5 << 20 },
             ..Status::sample()
         };
         let text = describe(&status);
@@ -218,6 +222,7 @@ mod tests {
             "not yet durable 0 B), oldest 12s\n",
             "  read: 200 pages, 99 % found in the cache; 1.0 MiB read from the source\n",
             "  writers: paused 1s 500ms since the mount, 7 waiting now\n",
+            "  STORES LOST: 5.0 MiB stored to mapped files were refused\n",
             "  write-back failed 3 times and has succeeded since\n",
         ] {
             assert!(text.contains(line), "{line}: {text}");

@@ -128,6 +128,10 @@ pub(crate) struct Writers {
     pub(crate) parked: u64,
     /// Payload held for these writes.
     pub(crate) parked_bytes: u64,
+    /// Bytes that programs stored to mappings and that were refused, since the mount. 0 from a mount process of an
+    /// earlier version.
+    #[serde(default)]
+    pub(crate) refused_mapped_bytes: u64,
 }
 
 /// Files that move to another tenant because it writes to them most.

@@ -91,7 +91,7 @@ pub(super) static PROCESS: [Metric<Snapshot>; 7] = [
 
 /// Metrics of each volume; label `volume`.
 #[rustfmt::skip]
-pub(super) static VOLUME: [Metric<Status>; 30] = [
+pub(super) static VOLUME: [Metric<Status>; 31] = [
     metric("slackwater_volume_dirty", Bytes, Gauge, "Dirty pages", |it| number(it.dirty_bytes)),
     metric("slackwater_volume_writeback", Bytes, Gauge, "Pages being written", |it| number(it.writeback_bytes)),
     metric("slackwater_volume_unstable", Bytes, Gauge, "Pages written but not yet durable", |it| number(it.unstable_bytes)),
@@ -104,6 +104,7 @@ pub(super) static VOLUME: [Metric<Status>; 30] = [
     metric("slackwater_volume_paused_writes", Plain, Gauge, "Completed writes whose writers are paused", |it| number(it.writers.paused)),
     metric("slackwater_volume_parked_writes", Plain, Gauge, "Writes that wait for free frames", |it| number(it.writers.parked)),
     metric("slackwater_volume_parked", Bytes, Gauge, "Payload held for these writes, and mapped pages that wait for free frames", |it| number(it.writers.parked_bytes)),
+    metric("slackwater_volume_mapped_refused", Bytes, Counter, "Stores to mapped files that were refused because the source answers with errors", |it| number(it.writers.refused_mapped_bytes)),
     metric("slackwater_volume_cache_hits", Plain, Counter, "Pages that reads found in the cache", |it| number(it.reads.hits)),
     metric("slackwater_volume_cache_misses", Plain, Counter, "Pages that reads had to fetch from the source", |it| number(it.reads.misses)),
     metric("slackwater_volume_filled", Bytes, Counter, "Bytes read from the source into the cache", |it| number(it.reads.filled_bytes)),

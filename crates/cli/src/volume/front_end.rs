@@ -262,6 +262,7 @@ impl FrontEnd {
             paused: self.mounted.paused_writes() as u64,
             parked: self.mounted.parked_writes() as u64,
             parked_bytes: self.mounted.parked_bytes() as u64,
+            refused_mapped_bytes: self.mounted.refused_bytes(),
         }
     }
 

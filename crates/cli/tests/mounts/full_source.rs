@@ -3,14 +3,16 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::bytes;
-use crate::rig::{Mount, Scratch, need_fuse, wait_until};
+use crate::needs;
+use crate::programs::wait;
+use crate::rig::{Mount, Scratch, need_fuse, run, wait_until};
 
 const MIB: usize = 1 << 20;
 const ACCEPTED: usize = 15 * MIB;
@@ -135,4 +137,100 @@ fn p11_everything_accepted_for_a_tmpfs_source_is_written_back() {
 #[test]
 fn p11_space_for_metadata_blocks_is_held_back_without_extents() {
     Small::ext4(&["-O", "^extent,^64bit"]).map(fill).unwrap_or_default();
+}
+
+/// Fills a mapping of a file for which the source has too little space, and makes each call that waits for its pages.
+/// Prints the number of each error, or 0.
+const CALLS: &str = "
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+os.ftruncate(fd, 60 << 20)
+m = mmap.mmap(fd, 60 << 20)
+def fill():
+    for at in range(0, len(m), 4096): m[at] = 1
+def call(what, f):
+    try: f(); print(what, 0, flush=True)
+    except OSError as e: print(what, e.errno, flush=True)
+fill(); call('msync', m.flush)
+fill(); call('fsync', lambda: os.fsync(fd))
+fill(); call('munmap', m.close)
+call('close', lambda: os.close(fd))
+";
+
+/// Stores to such a mapping until it is killed.
+const STORES: &str = "
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+os.ftruncate(fd, 60 << 20)
+m = mmap.mmap(fd, 60 << 20)
+while True:
+    for at in range(0, len(m), 4096): m[at] = 1
+";
+
+fn refused_bytes(scratch: &Scratch) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&scratch.run(["status", "--json"]).text).unwrap();
+    status["mounts"][0]["writers"]["refused_mapped_bytes"].as_u64().unwrap()
+}
+
+/// Programs that store to mappings of a full source hung in the kernel, where no signal ends them. So did every program
+/// that synced or truncated such a file.
+fn store_to_mappings(scratch: &Scratch, mountpoint: &Path) {
+    let file = mountpoint.join("mapped");
+    let python = |program: &str| {
+        let mut command = Command::new("python3");
+        command.args(["-I", "-c", program]).arg(&file).current_dir("/").stdin(Stdio::null());
+        command
+    };
+    let calls = run(python(CALLS));
+    calls.expect(0, &["msync 28\n", "fsync 28\n", "munmap 0\n", "close "]);
+    let refused = refused_bytes(scratch);
+    assert!(refused > 0, "lost stores are not counted");
+    scratch.run(["status"]).expect(0, &["STORES LOST: "]);
+
+    // A truncation by another program, which also ends the one that stores: by SIGBUS.
+    let mut stores = python(STORES).spawn().unwrap();
+    wait_until("stores are refused", || refused_bytes(scratch) > refused);
+    run(python("import os, sys; os.truncate(sys.argv[1], 1 << 20)")).expect(0, &[]);
+    assert!(wait(&mut stores).is_some(), "a program hangs whose mapping was truncated");
+
+    let refused = refused_bytes(scratch);
+    let mut stores = python(STORES).spawn().unwrap();
+    wait_until("stores are refused", || refused_bytes(scratch) > refused);
+    stores.kill().unwrap();
+    assert!(wait(&mut stores).is_some(), "a killed program hangs");
+
+    // An unmount returns as well. What the cache has kept may fit by now.
+    if scratch.run(["umount", mountpoint.to_str().unwrap(), "--deadline", "1s"]).code != Some(0) {
+        fs::remove_file(&file).unwrap();
+        scratch.umount(mountpoint);
+    }
+}
+
+#[test]
+fn p02_stores_to_mappings_end_with_an_error_on_a_full_source() {
+    if needs::are_missing(&["python3"]) {
+        return;
+    }
+    let small = Small::tmpfs();
+    let (source, mountpoint) = (small.root.join("source"), small.scratch.dir("mount", 0o755));
+    fs::create_dir(&source).unwrap();
+    let mut mount = small.scratch.mount(&source, &mountpoint, &[]);
+    store_to_mappings(&small.scratch, &mountpoint);
+    mount.wait().expect(0, &["stores to a mapping are lost"]);
+    wait_until("no process uses it", || unmount(&small.root, UnmountFlags::empty()).is_ok());
+}
+
+#[test]
+fn p02_stores_to_mappings_end_with_an_error_on_a_full_object_store() {
+    if !cfg!(feature = "object") || needs::are_missing(&["python3"]) {
+        return;
+    }
+    let small = Small::tmpfs();
+    let (store, mountpoint) = (small.root.join("store"), small.scratch.dir("mount", 0o755));
+    let url = format!("file://{}", store.display());
+    small.scratch.run(["mkfs", &url]).expect(0, &[]);
+    let mut mount = small.scratch.mount(Path::new(&url), &mountpoint, &[]);
+    store_to_mappings(&small.scratch, &mountpoint);
+    mount.wait().expect(0, &["stores to a mapping are lost"]);
+    wait_until("no process uses it", || unmount(&small.root, UnmountFlags::empty()).is_ok());
 }

@@ -251,7 +251,7 @@ impl Memcg {
     }
 
     /// The tenant and its ancestors, without the root.
-    fn lineage(&self) -> impl Iterator<Item = &Memcg> {
+    pub(crate) fn lineage(&self) -> impl Iterator<Item = &Memcg> {
         std::iter::successors(Some(self), |memcg| memcg.parent.as_deref()).filter(|memcg| !memcg.is_root())
     }
 

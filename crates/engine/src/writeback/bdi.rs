@@ -17,10 +17,12 @@ use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::backend::{Backend, Call, Limits, MAX_UNIT_BYTES, NodeSupply};
+use crate::error::ErrorKind;
 use crate::tunables::Tunables;
-use crate::units::PAGE_BYTES;
+use crate::units::{PAGE_BYTES, Tick};
 use crate::writeback::ages::Ages;
 use crate::writeback::gate::DeviceGate;
+use crate::writeback::refusal::Refusal;
 use crate::writeback::slots::Slots;
 
 /// Kinds of write-back attempts.
@@ -62,6 +64,8 @@ pub struct BackingDevInfo {
     pub(crate) ages: Ages,
     /// One bit for each kind of [`Attempt`] whose most recent attempt failed.
     failed: AtomicU8,
+    /// Failed attempts to write data, or to make it durable.
+    pub(super) refusal: Refusal,
     pinned_nodes: AtomicU32,
     max_pinned_nodes: u32,
     /// Nodes pinned by all volumes of the engine; the next field is their limit.
@@ -109,6 +113,7 @@ impl BackingDevInfo {
             limit_frames: AtomicU64::new(NO_LIMIT),
             ages: Ages::new(),
             failed: AtomicU8::new(0),
+            refusal: Refusal::new(),
             pinned_nodes: AtomicU32::new(0),
             max_pinned_nodes: tunables.pinned_nodes.max(2),
             pinned_nodes_of_all,
@@ -324,17 +329,24 @@ impl BackingDevInfo {
         self.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
     }
 
-    /// Records the outcome of an attempt; the share depends on it.
-    pub(crate) fn note_attempt(&self, attempt: Attempt, succeeded: bool) {
+    /// Records the outcome of an attempt that ended at `now`; the share depends on it, and what becomes of pages from
+    /// mappings.
+    pub(crate) fn note_attempt(&self, attempt: Attempt, error: Option<ErrorKind>, now: Tick) {
+        const OF_DATA: u8 = Attempt::Write as u8 | Attempt::Commit as u8;
         let bit = attempt as u8;
-        match (self.failed.load(Ordering::Relaxed) & bit != 0, succeeded) {
-            (true, true) => {
-                self.failed.fetch_and(!bit, Ordering::Relaxed);
+        match error {
+            None if self.failed.load(Ordering::Relaxed) & bit == 0 => {}
+            None => {
+                if self.failed.fetch_and(!bit, Ordering::Relaxed) & OF_DATA == bit {
+                    self.refusal.ended();
+                }
             }
-            (false, false) => {
+            Some(kind) => {
                 self.failed.fetch_or(bit, Ordering::Relaxed);
+                if bit & OF_DATA != 0 {
+                    self.refusal.failed(kind, now);
+                }
             }
-            (true, false) | (false, true) => {}
         }
     }
 }

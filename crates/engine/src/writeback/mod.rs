@@ -23,6 +23,7 @@ mod flusher;
 mod gate;
 mod io_lists;
 mod pool;
+mod refusal;
 mod setattr_turn;
 mod slots;
 pub(crate) mod sync;

@@ -1,6 +1,6 @@
 //! Pages from shared mappings that could not be taken at once, kept with their replies.
 //!
-//! No program waits for such a page and could get an error, and once it is answered the kernel has no other copy. So it
+//! No program waits for such a page and could write it again, and once it is answered the kernel has no other copy. So it
 //! is answered only when it is in the cache. Until then it waits here with its bytes, without a thread. This throttles
 //! the programs that store to mappings of this volume: the kernel limits a FUSE mount's dirty pages and pages under
 //! write-back (`max_bytes` and `strict_limit` of its `/sys/class/bdi`), and blocks a program in its next store.
@@ -10,20 +10,24 @@
 //! Q2. A page from a mapping takes no frame beyond the volume's share and its tenant's limit.
 //! Q3. Waiting pages are retried by the worker, which never waits for the backend. Data that must be read first is read
 //!     on one of the few threads that parked writes have.
+//! Q4. A page waits for ever only for a backend that does not answer. If the backend answers with errors, the page is
+//!     refused with the last one after a while ([`SuperBlock::refusal`](slackwater::SuperBlock::refusal)). The kernel
+//!     then returns it from msync, fsync or close. The bytes are counted before the answer.
 //!
 //! # Lock order
 //! The lock is a leaf: a page is taken out of the queue to be tried.
 //!
 //! # Kernel counterpart
-//! `fuse_writepages`, whose pages are under write-back until they are answered.
+//! `fuse_writepages`, whose pages are under write-back until they are answered, and `fuse_writepage_end`, which keeps the
+//! error of a page in its mapping.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use slackwater::{ErrorKind, FileError, WriteRequest};
+use slackwater::{ErrorKind, FileError, Tick, WriteRequest};
 use slackwater_sync::lock::Mutex;
-use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use slackwater_sync::shim::{Arc, thread};
 
 use crate::abi::WriteIn;
@@ -76,7 +80,10 @@ impl MappedWrite {
         match stopped {
             None => Attempt::Done,
             Some(_) if volume.is_refusing() => Attempt::Failed(Errno::IO.into()),
-            Some(Ok(_)) => Attempt::NoFrames,
+            Some(Ok(_)) => match volume.sb.refusal(&node.inode) {
+                Some(kind) => Attempt::Failed(Failure(errno::of(kind))),
+                None => Attempt::NoFrames,
+            },
             Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => Attempt::WouldBlock,
             Some(Err(FileError::NotMounted)) if volume.sb.is_frozen() => Attempt::Later,
             Some(Err(error)) => Attempt::Failed(error.into()),
@@ -93,19 +100,38 @@ struct QueuedWrite {
     tries: u32,
     /// The data it needs from the backend was read since the last attempt.
     is_prepared: bool,
-    /// The file was removed from the backend from outside, and cannot be opened again.
-    is_gone: bool,
+    /// The error of the last read, and when such reads began to fail.
+    failed: Option<(ErrorKind, Tick)>,
+}
+
+impl QueuedWrite {
+    /// The error with which to refuse it, because the data it needs cannot be read (Q4). A file that was removed from
+    /// the backend from outside cannot be opened again.
+    fn unreadable(&self, volume: &Volume) -> Option<Failure> {
+        let (kind, since) = self.failed?;
+        let is_final = kind == ErrorKind::Stale || volume.sb.now().since(since) >= volume.sb.patience(kind);
+        is_final.then(|| errno::of(kind).into())
+    }
 }
 
 /// The mapped writes that wait on a volume.
 pub(super) struct MappedWrites {
     queue: Mutex<VecDeque<QueuedWrite>>,
     bytes: AtomicUsize,
+    /// Refused so far.
+    refused_bytes: AtomicU64,
+    /// The last pages were refused, and that was logged.
+    is_refusing: AtomicBool,
 }
 
 impl MappedWrites {
     pub(super) fn new() -> Self {
-        Self { queue: Mutex::new(LEAF, VecDeque::new()), bytes: AtomicUsize::new(0) }
+        Self {
+            queue: Mutex::new(LEAF, VecDeque::new()),
+            bytes: AtomicUsize::new(0),
+            refused_bytes: AtomicU64::new(0),
+            is_refusing: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -115,6 +141,22 @@ impl MappedWrites {
     /// Bytes waiting.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes refused so far.
+    pub(super) fn refused_bytes(&self) -> u64 {
+        self.refused_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts and logs the end of a write with `bytes` that are not in the cache.
+    fn ended(&self, pages: &MappedWrite, bytes: usize, failure: Option<Failure>) {
+        let Some(Failure(errno)) = failure else { return self.is_refusing.store(false, Ordering::Relaxed) };
+        self.refused_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        if !self.is_refusing.swap(true, Ordering::Relaxed) {
+            let (ino, offset_bytes) = (pages.open.node.inode.id().ino, pages.offset_bytes);
+            tracing::error!(ino, offset_bytes, bytes, %errno, "stores to a mapping are lost: the source refuses data; \
+                msync, fsync and close return the error");
+        }
     }
 
     /// Fails the waiting writes: the volume ends, and the kernel that would get the error is gone.
@@ -140,8 +182,10 @@ impl Volume {
         let attempt = if mapped_writes.is_empty() { pages.attempt(self, bytes) } else { Attempt::NoFrames };
         self.schedule_mapped_flush();
         match attempt {
-            Attempt::Done => self.deliver(reply, Ok(Answer::Written(pages.size))),
-            Attempt::Failed(failure) => self.deliver(reply, Err(failure)),
+            Attempt::Done => self.answer_mapped_write(&pages, 0, None, reply),
+            Attempt::Failed(failure) => {
+                self.answer_mapped_write(&pages, bytes.len() - pages.done, Some(failure), reply);
+            }
             Attempt::NoFrames | Attempt::Later | Attempt::WouldBlock => {
                 mapped_writes.bytes.fetch_add(bytes.len(), Ordering::Relaxed);
                 let bytes = bytes.to_vec();
@@ -151,7 +195,7 @@ impl Volume {
                     reply,
                     tries: 0,
                     is_prepared: false,
-                    is_gone: false,
+                    failed: None,
                 });
                 self.wake_worker();
             }
@@ -168,17 +212,17 @@ impl Volume {
                 true => Attempt::NoFrames,
                 false => waiting.pages.attempt(self, &waiting.bytes),
             };
+            let attempt = match (attempt, waiting.unreadable(self)) {
+                (Attempt::WouldBlock, Some(failure)) => Attempt::Failed(failure),
+                (attempt, _) => attempt,
+            };
             let wait = match attempt {
                 Attempt::Done => {
-                    self.answer_mapped_write(waiting, None);
+                    self.end_mapped_write(waiting, None);
                     continue;
                 }
                 Attempt::Failed(failure) => {
-                    self.answer_mapped_write(waiting, Some(failure));
-                    continue;
-                }
-                Attempt::WouldBlock if waiting.is_gone => {
-                    self.answer_mapped_write(waiting, Some(errno::of(ErrorKind::Stale).into()));
+                    self.end_mapped_write(waiting, Some(failure));
                     continue;
                 }
                 Attempt::WouldBlock if !waiting.is_prepared => match self.prepare_on_thread(waiting) {
@@ -207,9 +251,15 @@ impl Volume {
         pause
     }
 
-    fn answer_mapped_write(&self, waiting: QueuedWrite, failure: Option<Failure>) {
+    fn end_mapped_write(&self, waiting: QueuedWrite, failure: Option<Failure>) {
         let QueuedWrite { pages, bytes, reply, .. } = waiting;
         self.worker.mapped_writes.bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
+        self.answer_mapped_write(&pages, bytes.len() - pages.done, failure, reply);
+    }
+
+    /// Answers a write with `left` bytes that are not done with.
+    fn answer_mapped_write(&self, pages: &MappedWrite, left: usize, failure: Option<Failure>, reply: Reply) {
+        self.worker.mapped_writes.ended(pages, left, failure);
         self.deliver(reply, failure.map_or(Ok(Answer::Written(pages.size)), Err));
     }
 
@@ -221,9 +271,10 @@ impl Volume {
         let prepare = move || {
             let Some(mut waiting) = own.lock().take() else { return };
             let MappedWrite { open, offset_bytes, done, .. } = &waiting.pages;
-            // Other failures may be transient: the write is retried.
+            // A failure may be transient: the write is retried for a while.
             let prepared = open.file.prepare_write_from_mapping(offset_bytes + *done as u64);
-            waiting.is_gone = prepared.is_err_and(|error| error.kind() == ErrorKind::Stale);
+            let since = waiting.failed.map_or_else(|| volume.sb.now(), |(_, since)| since);
+            waiting.failed = prepared.err().map(|error| (error.kind(), since));
             waiting.is_prepared = true;
             volume.worker.mapped_writes.queue.lock().push_front(waiting);
             volume.wake_worker();

@@ -198,6 +198,11 @@ impl Volume {
         self.worker.parked_bytes()
     }
 
+    /// Bytes of mappings that were refused so far.
+    pub(crate) fn refused_bytes(&self) -> u64 {
+        self.worker.mapped_writes.refused_bytes()
+    }
+
     /// Number of parked writes.
     pub(crate) fn parked_writes(&self) -> usize {
         self.worker.parked()

@@ -28,6 +28,7 @@ mod needs;
 mod overlay;
 mod programs;
 mod pruning;
+mod refused_pages;
 mod rig;
 mod signals;
 mod sys;

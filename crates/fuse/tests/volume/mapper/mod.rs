@@ -12,6 +12,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Barrier;
 
+use rustix::fs::fsync;
+use rustix::io::Errno;
+
 use crate::programs::wait;
 use sys::Mapping;
 
@@ -40,7 +43,10 @@ fn mapper() {
             "write" => files[&name].write_all_at(words[3].as_bytes(), number(2) as u64).unwrap(),
             "load" => answer = String::from_utf8(mappings[&name].load(number(2), number(3))).unwrap(),
             "fill" => (0..mappings[&name].len()).step_by(PAGE).for_each(|at| mappings[&name].store(at, b"filled")),
-            "msync" => mappings[&name].sync(),
+            "msync" => mappings[&name].sync().unwrap(),
+            "result" => {
+                answer = number_of(if words[2] == "msync" { mappings[&name].sync() } else { fsync(&files[&name]) })
+            }
             "unmap" => drop(mappings.remove(&name)),
             "close" => drop(files.remove(&name)),
             "stores" => store(&mappings[&name]),
@@ -52,6 +58,11 @@ fn mapper() {
         }
         println!("> {answer}");
     }
+}
+
+/// The number of an error; 0 for success.
+fn number_of(result: Result<(), Errno>) -> String {
+    result.err().map_or(0, Errno::raw_os_error).to_string()
 }
 
 /// The words that are stored and written to a page.

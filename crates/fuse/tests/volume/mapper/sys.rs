@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::ptr::{self, NonNull};
 
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
 /// A shared mapping of a whole file, unmapped when dropped.
@@ -59,9 +60,9 @@ impl Mapping {
         (at..at + len).map(load).collect()
     }
 
-    pub(super) fn sync(&self) {
+    pub(super) fn sync(&self) -> Result<(), Errno> {
         // SAFETY: all of what M1 maps.
-        unsafe { msync(self.base.as_ptr().cast(), self.len, MsyncFlags::SYNC) }.unwrap();
+        unsafe { msync(self.base.as_ptr().cast(), self.len, MsyncFlags::SYNC) }
     }
 }
 

@@ -141,7 +141,7 @@ impl Walk {
             80..90 if size > 1 => self.copy(number, by),
             90..93 => {
                 self.note(format!("{number}: msync by {by}"));
-                self.ways[by].mapping.sync();
+                self.ways[by].mapping.sync().unwrap();
             }
             93..95 => {
                 self.note(format!("{number}: fsync by {by}"));
