@@ -199,7 +199,7 @@ fn store_to_mappings(scratch: &Scratch, mountpoint: &Path) {
     stores.kill().unwrap();
     assert!(wait(&mut stores).is_some(), "a killed program hangs");
 
-    // An unmount returns as well. What the cache has kept may fit by now.
+    // An unmount returns as well. The data in the cache may fit into the source by now.
     if scratch.run(["umount", mountpoint.to_str().unwrap(), "--deadline", "1s"]).code != Some(0) {
         fs::remove_file(&file).unwrap();
         scratch.umount(mountpoint);

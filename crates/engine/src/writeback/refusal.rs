@@ -1,7 +1,7 @@
 //! When write-back has failed for so long that data which cannot be kept need not wait for it any more.
 //!
 //! A `write` can wait for frames as long as it takes: its program can be interrupted and has the bytes. A page that a
-//! kernel held for a mapping has nobody who could take it back, and programs block in the kernel until it is answered.
+//! kernel held for a mapping belongs to no program that could take it back, and programs block in the kernel until it is answered.
 //! So such a page waits for a backend that does not answer, and while write-back goes on. It is refused once the backend
 //! has answered with errors for a while.
 //!
@@ -28,7 +28,7 @@ use crate::units::Tick;
 
 /// Failed attempts in a row.
 const ATTEMPTS: u32 = 3;
-/// An error that the backend will repeat until somebody changes something there is final after this many first pauses
+/// An error that the backend will repeat until its state is changed is final after this many first pauses
 /// between attempts.
 const PAUSES: u32 = 10;
 

@@ -13,6 +13,11 @@ use crate::volume::Volume;
 use crate::volume::lock_order::LEAF;
 
 impl MountedVolume {
+    /// Bytes stored to mappings that were refused so far, because the backend answered with errors for too long.
+    pub fn refused_bytes(&self) -> u64 {
+        self.volume.refused_bytes()
+    }
+
     /// Flushes, beginning with stores to mappings.
     ///
     /// The caller's thread does it if no file is mapped: the engine keeps the deadline, and each change of the thread would

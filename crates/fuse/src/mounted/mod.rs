@@ -215,11 +215,6 @@ impl MountedVolume {
         self.volume.parked_bytes()
     }
 
-    /// Bytes stored to mappings that were refused so far, because the backend answered with errors for too long.
-    pub fn refused_bytes(&self) -> u64 {
-        self.volume.refused_bytes()
-    }
-
     /// Number of parked writes, without one that is being tried at this moment.
     pub fn parked_writes(&self) -> usize {
         self.volume.parked_writes()
