@@ -200,6 +200,9 @@ impl SuperBlock {
         self.commits().note_adopted(now);
         let since = dirtied_at(survivor.record.dirtied, now);
         inode.arc().mark_dirty_since(meta::DIRTY_SYNC | meta::DIRTY_DATASYNC, Some(since));
+        if now.since(since) >= self.bdi().ages.expire(&self.engine().tunables) {
+            inode.wb().start_periodic();
+        }
         if nlink == 0 {
             inode.record_names(0);
             self.kept.lock().push(inode); // without a reference its data would be dropped

@@ -45,7 +45,6 @@ pub(crate) enum Next {
 
 /// Flusher state kept between two steps of a wb.
 pub(crate) struct PassState {
-    /// Long ago at first: data of a dead engine may be old already, and this one may not live for a period.
     last_old_flush: Tick,
     /// A periodic pass is running.
     periodic: bool,
@@ -64,9 +63,9 @@ pub(crate) struct PassState {
 }
 
 impl PassState {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(now: Tick) -> Self {
         Self {
-            last_old_flush: Tick(0),
+            last_old_flush: now,
             periodic: false,
             foreign: false,
             dontcache: None,
@@ -75,6 +74,11 @@ impl PassState {
             running: None,
             wrote_pages: 0,
         }
+    }
+
+    /// Data is old already: looks for it at the next step.
+    pub(crate) fn note_old(&mut self) {
+        self.periodic = true;
     }
 
     /// Records that a visit for `reason` has submitted `pages`.

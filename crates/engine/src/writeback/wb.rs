@@ -207,7 +207,7 @@ impl BdiWriteback {
             foreign_flush: AtomicBool::new(false),
             foreign_commit: AtomicBool::new(false),
             start_dontcache: Kick::new(),
-            pass: Mutex::new(WB_PASS, PassState::new()),
+            pass: Mutex::new(WB_PASS, PassState::new(now)),
             blocked: AtomicBool::new(false),
             slots_held: AtomicU32::new(0),
             run: AtomicU8::new(0),
@@ -284,6 +284,13 @@ impl BdiWriteback {
         if !period.is_zero() {
             self.pool.arm(self, when + period);
         }
+    }
+
+    /// Makes the flusher look for old data now: data of a dead engine is old already, and this engine may not live for a
+    /// period.
+    pub(crate) fn start_periodic(self: &Arc<Self>) {
+        self.pass.lock().note_old();
+        self.wake();
     }
 
     /// Makes the flusher check the background threshold, unless it is queued, running or blocked.
@@ -379,7 +386,7 @@ impl Inode {
             tracing::trace!(target: "slackwater::writeback", volume = wb.bdi.name(), cgroup = %wb.memcg.id(),
                 ino = self.id().ino, dirtied_when_ms = ms_of(when), "writeback_dirty_inode_enqueue");
             if idle {
-                wb.arm_periodic(when);
+                wb.arm_periodic(clock.now());
             } else if wb.blocked.load(Ordering::Acquire) && wb.is_over_background() {
                 // Blocked by other inodes' units: this inode may still have a slot.
                 wb.wake();
