@@ -159,14 +159,15 @@ impl ProbeFile {
     /// For the threads that serve the mount; the caller is not one of them.
     pub(crate) fn run(self: &Arc<Self>, mountpoint: &Path) -> io::Result<bool> {
         let (probe, path) = (Arc::clone(self), mountpoint.join(&self.name));
+        let seen = Seen(Arc::clone(self));
         let outcome = own_mount::start(move || {
-            let _seen = Seen(&probe.seen);
+            let _seen = seen;
             probe.read_around_writes(&path)
         })
         .and_then(|reading| {
             self.seen.wait();
             self.release();
-            reading.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+            reading.join()
         });
         self.end();
         outcome
@@ -221,11 +222,11 @@ impl ProbeFile {
 }
 
 /// Completes at its end, however the probe ends (P2).
-struct Seen<'p>(&'p Completion);
+struct Seen(Arc<ProbeFile>);
 
-impl Drop for Seen<'_> {
+impl Drop for Seen {
     fn drop(&mut self) {
-        self.0.complete_all();
+        self.0.seen.complete_all();
     }
 }
 

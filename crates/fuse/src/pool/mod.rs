@@ -36,6 +36,7 @@ use slackwater_sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
 use slackwater_sync::shim::{Arc, Weak, thread};
 
 use crate::landing::LandingPad;
+use crate::own_mount;
 use crate::session::{Ended, Shared};
 use context::Role;
 use reader::Reader;
@@ -112,6 +113,7 @@ impl Pool {
     /// # Errors
     /// The system provides no descriptors, memory or threads.
     pub fn new(options: PoolOptions) -> Result<Self, PoolError> {
+        own_mount::prepare();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(PoolError::Epoll)?;
         let closing = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(PoolError::Epoll)?;
         // Level-triggered, so that it wakes every thread.
