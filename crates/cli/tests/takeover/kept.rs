@@ -96,6 +96,19 @@ impl Kept {
         wait_until("another process serves", || self.takeovers() > before);
     }
 
+    /// The same; `between` runs when one server is dead and the other has not begun.
+    #[track_caller]
+    pub(super) fn replace_server_after(&self, between: impl FnOnce()) {
+        let (before, keeper, server) = (self.takeovers(), self.keeper(), self.server(None));
+        kill_process(keeper, Signal::STOP).unwrap();
+        kill_process(server, Signal::KILL).unwrap();
+        let status = format!("/proc/{}/status", server.as_raw_nonzero());
+        wait_until("the server is dead", || fs::read_to_string(&status).is_ok_and(|it| it.contains("State:\tZ")));
+        between();
+        kill_process(keeper, Signal::CONT).unwrap();
+        wait_until("another process serves", || self.takeovers() > before);
+    }
+
     #[track_caller]
     pub(super) fn run(&self, words: &[&str]) -> Output {
         let words = [words, &[self.mountpoint.to_str().unwrap()]].concat();
