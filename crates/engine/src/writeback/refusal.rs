@@ -69,6 +69,7 @@ impl Refusal {
 }
 
 /// How long attempts fail with `kind` before that counts as the backend's last word.
+#[allow(clippy::wildcard_enum_match_arm, reason = "an error that is not known to last may pass")]
 fn patience(kind: ErrorKind, tunables: &Tunables) -> Duration {
     match kind {
         ErrorKind::NoSpace
