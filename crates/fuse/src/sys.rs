@@ -3,10 +3,11 @@
 #![allow(unsafe_code, reason = "a mapping is a raw pointer, and unshare(2) and close_range(2) separate descriptors")]
 
 use std::ops::{Deref, DerefMut};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::ptr::{NonNull, null_mut};
 use std::slice;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -22,15 +23,20 @@ pub(crate) fn have_own_directories() -> Result<(), Errno> {
     unsafe { unshare_unsafe(UnshareFlags::FS) }
 }
 
-/// Gives the calling thread a table of descriptors that it shares with no other thread. Only the standard three are in it.
+/// Gives the calling thread a table of descriptors that it shares with no other thread. It is empty, apart from `/dev/null` as
+/// the standard three. A copy of the standard output of the process would keep a pipe open that the process has left.
 pub(crate) fn have_own_descriptors() -> Result<(), Errno> {
-    let first = libc::STDERR_FILENO.cast_unsigned() + 1;
     // SAFETY: the table of all other threads stays as it is. In this thread, an owner of a descriptor from before would find
     // it closed; the caller has none.
-    match unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_UNSHARE) } {
-        0 => Ok(()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS)),
+    match unsafe { libc::syscall(libc::SYS_close_range, 0_u32, u32::MAX, libc::CLOSE_RANGE_UNSHARE) } {
+        0 => {}
+        _ => return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS)),
     }
+    for _ in 0..=libc::STDERR_FILENO {
+        // Nothing else opens descriptors in this table yet, so these are the lowest three.
+        let _ = open("/dev/null", OFlags::RDWR, Mode::empty())?.into_raw_fd();
+    }
+    Ok(())
 }
 
 /// Page-aligned zeroed memory.
