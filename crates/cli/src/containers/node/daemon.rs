@@ -123,19 +123,19 @@ impl Daemon {
         self.umount_with(id, deadline, false)
     }
 
-    /// Unmounts a volume whose directory was removed, if no data of it is unwritten: a flush of such a volume does not
-    /// end. Returns whether it did.
+    /// Unmounts a volume whose directory was removed, unless it has data that was not written there: a flush of such a volume
+    /// does not end. What was written there is lost with the directory. Returns whether it did.
     ///
     /// # Errors
     /// As [`Daemon::umount`].
     pub(super) fn umount_unsynced(&self, id: &str, deadline: Duration) -> Result<bool, NodeError> {
-        let answer = self.ask(&VolumeRef::named(Some(id)), &Request::WouldLose, SILENCE)?;
-        let Reply::WouldLose { files, more_files, more_bytes, .. } = &answer else {
-            return Err(answer.refusal().into());
-        };
-        let is_written = files.is_empty() && *more_files == 0 && *more_bytes == 0;
+        let answer = self.ask(&VolumeRef::named(Some(id)), &Request::Status, ANSWER_WITHIN)?;
+        let Reply::Status(status) = answer else { return Err(answer.refusal().into()) };
+        let is_written = status.bytes_left == status.removed_bytes;
         if is_written {
             self.umount_with(id, deadline, true)?;
+            let (files, bytes) = (status.removed_files, status.removed_bytes);
+            tracing::warn!(volume = id, files, bytes, "unmounted; its directory was removed, with data that is lost");
         }
         Ok(is_written)
     }
