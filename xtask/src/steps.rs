@@ -122,10 +122,13 @@ fn fmt(_: Extent) -> Result<Tested, String> {
     no_tests(Cargo::new("fmt --all --check").run())
 }
 
-/// With all features; and the command without any, as the README builds it.
-fn clippy(_: Extent) -> Result<Tested, String> {
+/// With all features; in the full checks also the command without any, as the README builds it.
+fn clippy(extent: Extent) -> Result<Tested, String> {
     Cargo::new("clippy --workspace --all-targets").args(suites::FEATURES).args("-- -D warnings").run()?;
-    no_tests(Cargo::new("clippy --package slackwater-cli -- -D warnings").run())
+    if extent == Extent::Full {
+        Cargo::new("clippy --package slackwater-cli -- -D warnings").run()?;
+    }
+    Ok(Tested::default())
 }
 
 fn test(extent: Extent) -> Result<Tested, String> {
@@ -176,6 +179,10 @@ fn heavy(_: Extent) -> Result<Tested, String> {
         }
         if program.is("csi") {
             programs.push(program.clone().env("SLACKWATER_CSI_SEQUENCES", "300").args("sequences::"));
+        }
+        if program.is("slackwater_object") {
+            programs.push(program.env("SLACKWATER_LONG", "yes").args("crash_at_any_request round_trip histories"));
+            continue;
         }
         if program.is("model") && program.is_of("object") {
             programs.push(program.env("SLACKWATER_HISTORIES", "300"));
@@ -282,9 +289,11 @@ fn docs(_: Extent) -> Result<Tested, String> {
     no_tests(doc.run())
 }
 
-/// The gate leaves out the search for missing barriers, in which each scenario runs once for each barrier.
+/// The gate leaves out the search for missing barriers, in which each scenario runs once for each barrier, and the two largest
+/// scenarios.
 fn loom(extent: Extent) -> Result<Tested, String> {
-    model_check("loom", &["slackwater-sync"], if extent == Extent::Full { "" } else { "--skip mutants::" }, None)
+    let left_out = "--skip mutants:: --skip the_callback_follows_all_work --skip the_element_behind_a_removed_one";
+    model_check("loom", &["slackwater-sync"], if extent == Extent::Full { "" } else { left_out }, None)
 }
 
 fn shuttle(extent: Extent) -> Result<Tested, String> {

@@ -7,7 +7,7 @@ use futures::TryStreamExt;
 use slackwater::{BackendError, ErrorKind};
 
 use crate::contents::map;
-use crate::contents::tests::rig::{How, Rig, Volume, block_on, bytes};
+use crate::contents::tests::rig::{How, Rig, Volume, block_on, bytes, rounds};
 use crate::format::{Encode, Footer, Key, SegmentId, SegmentPlace, SegmentRecord};
 use crate::layers::{Operation, Rule};
 use crate::segments::id_of;
@@ -136,7 +136,7 @@ fn a_crash_at_any_request_loses_nothing_and_leaves_nothing_behind() {
                 let volume = rig.open().await;
                 let model = fill(&rig, &volume).await;
                 let rule = if after { Rule::crash_after() } else { Rule::crash_before() };
-                rig.fault.add(rule.nth(crashes + 1));
+                rig.fault.add(rule.nth(u64::from(crashes) + 1));
                 let result = clean(&volume).await;
                 let is_over = !rig.fault.is_crashed();
                 assert!(result.is_ok() || !is_over);
@@ -152,7 +152,7 @@ fn a_crash_at_any_request_loses_nothing_and_leaves_nothing_behind() {
             if is_over {
                 break;
             }
-            crashes += 1;
+            crashes += rounds(3, 1);
         }
         assert!(crashes > 5, "only {crashes} crash points");
     }

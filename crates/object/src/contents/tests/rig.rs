@@ -187,3 +187,8 @@ fn done() -> (Done<usize>, oneshot::Receiver<Result<usize, BackendError>>) {
 fn node(ino: u64) -> Node {
     Node::new(NodeId { dev: 1, ino, generation: 0 }, ())
 }
+
+/// How many rounds of a test to run: all of them in the full checks, which set `SLACKWATER_LONG`.
+pub(crate) fn rounds(usual: u32, all: u32) -> u32 {
+    if std::env::var_os("SLACKWATER_LONG").is_some() { all } else { usual }
+}

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::layers::{Failure, Operation, Rule};
 
-use super::rig::{How, Rig, Volume, block_on, bytes};
+use super::rig::{How, Rig, Volume, block_on, bytes, rounds};
 
 const INO: u64 = 5;
 const FILE_BYTES: usize = 5 << 20;
@@ -30,7 +30,7 @@ async fn assert_reads(volume: &Volume, model: &[u8], state: &str) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(8, 24)))]
 
     #[test]
     fn a_file_reads_as_it_was_written(writes in writes()) {

@@ -12,6 +12,7 @@ use slackwater::backend::{
 };
 use slackwater_sync::shim::Arc;
 
+use crate::contents::tests::rig::rounds;
 use crate::names::{self, Numbered, ROOT};
 use crate::runtime;
 use crate::tree::{Place, Stop, Tree, TreeOptions, View};
@@ -407,7 +408,7 @@ fn facts(attr: Attr) -> impl PartialEq + std::fmt::Debug {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(rounds(500, 2000)) })]
 
     #[test]
     fn histories_end_as_in_the_reference(steps in proptest::collection::vec(step(), 1..60)) {
@@ -420,7 +421,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(rounds(60, 200)) })]
 
     #[test]
     fn histories_with_commits_end_as_in_the_reference(steps in proptest::collection::vec(step(), 1..60)) {
