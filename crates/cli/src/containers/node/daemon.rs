@@ -124,7 +124,7 @@ impl Daemon {
     }
 
     /// Unmounts a volume whose directory was removed, unless it has data that was not written there: a flush of such a volume
-    /// does not end. What was written there is lost with the directory. Returns whether it did.
+    /// does not end. Files that were written there are lost with the directory. Returns whether it did.
     ///
     /// # Errors
     /// As [`Daemon::umount`].
