@@ -126,6 +126,13 @@ impl TestCount {
         }
         count
     }
+
+    /// Counts `tests` that failed as passed, since they have passed alone.
+    pub(crate) fn have_passed(&mut self, tests: usize) {
+        let tests = self.failed.min(u32::try_from(tests).unwrap_or(u32::MAX));
+        self.failed -= tests;
+        self.passed += tests;
+    }
 }
 
 impl AddAssign for TestCount {
@@ -192,5 +199,10 @@ mod tests {
             sum += TestCount::of_line(line);
         }
         assert_eq!(sum.to_string(), "ok. 13 passed; 0 failed; 2 ignored");
+        sum += TestCount::of_line("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n");
+        sum.have_passed(1);
+        assert_eq!(sum.to_string(), "FAILED. 15 passed; 1 failed; 2 ignored");
+        sum.have_passed(3);
+        assert_eq!(sum.to_string(), "ok. 16 passed; 0 failed; 2 ignored");
     }
 }
