@@ -58,6 +58,9 @@ impl FileSystem for Served {
             op if self.probe.matches(header, &op) => self.probe.answer(&op, payload, reply),
             Operation::Write(args) => volume.write(cx, header, &args, payload.bytes(), reply),
             Operation::Release(args) => {
+                if let Some(open) = volume.handles.file(args.fh) {
+                    volume.note_release(&open);
+                }
                 volume.handles.remove(args.fh);
                 volume.deliver(reply, Ok(Answer::Done));
             }
@@ -160,7 +163,7 @@ impl Volume {
                 let Some(open) = self.handles.file(args.fh) else {
                     return self.deliver(reply, Err(Errno::BADF.into()));
                 };
-                if open.flushes_on_close() {
+                if open.flushes_on_close().is_some() {
                     self.serve(cx, header, change, reply, move |volume| volume.flush(&open));
                 } else {
                     self.deliver(reply, self.flush(&open));

@@ -23,6 +23,7 @@ mod callers;
 mod directories;
 mod dispatch;
 mod dontcache;
+mod emptied;
 mod errno;
 mod flags;
 mod handles;

@@ -34,6 +34,7 @@ use crate::abi::ROOT_ID;
 use crate::coherence;
 use crate::takeover::Keeping;
 use crate::volume::dontcache::DontcacheState;
+use crate::volume::emptied::Emptied;
 use crate::volume::inherited_numbers::InheritedNumbers;
 use crate::volume::kernel_pages::KernelPages;
 use crate::volume::lock_order::LEAF;
@@ -71,8 +72,8 @@ pub(super) struct Node {
     pub(super) is_remembered: AtomicBool,
     /// Number of parked writes; later ones queue behind them.
     pub(super) parked: AtomicU32,
-    /// Truncated to zero and not yet written back: the next data replaces what the backend has.
-    pub(super) emptied: AtomicBool,
+    /// Whether it was truncated to zero and not closed since: the next data replaces what the backend has.
+    pub(super) emptied: Emptied,
     /// Whether it stays out of the cache, as set on the file itself.
     pub(super) dontcache: DontcacheState,
     /// Inode number of the directory in which it was last found, for `..`.
@@ -94,7 +95,7 @@ impl Node {
             is_kept: AtomicBool::new(false),
             is_remembered: AtomicBool::new(false),
             parked: AtomicU32::new(0),
-            emptied: AtomicBool::new(false),
+            emptied: Emptied::default(),
             dontcache: DontcacheState::unknown(),
             parent_ino: AtomicU64::new(ino),
         })

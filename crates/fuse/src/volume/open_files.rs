@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use slackwater::backend::SyncScope;
 use slackwater::{File, FileError, Memcg};
 use slackwater_sync::shim::Arc;
-use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
+use slackwater_sync::shim::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::abi::{FsyncIn, OpenIn, fopen, open_in};
 use crate::takeover::{HandleRecord, Keeping};
@@ -38,6 +38,8 @@ pub(super) struct OpenFile {
     can_map: bool,
     /// Whether something was read through it.
     has_reader: AtomicBool,
+    /// Number of the emptying whose new bytes the last close of a descriptor wrote back; 0 if none.
+    pub(super) written_back: AtomicU64,
     /// The keeper that gets the file if it loses its last name.
     pub(super) keeping: Option<Arc<Keeping>>,
 }
@@ -59,6 +61,7 @@ impl OpenFile {
             is_writable,
             can_map,
             has_reader: AtomicBool::new(false),
+            written_back: AtomicU64::new(0),
             keeping: keeping.cloned(),
         }
     }
@@ -73,12 +76,12 @@ impl OpenFile {
         }
     }
 
-    /// Whether closing it must wait for the backend: the file was truncated and rewritten, and a program that does so
-    /// expects either the old or the new data after a crash. Before it is rewritten there is nothing to wait for, and other
-    /// descriptors of it may be closed: a shell moves that of a redirection, and each process that is started closes all.
-    /// Kernel: `auto_da_alloc`.
-    pub(super) fn flushes_on_close(&self) -> bool {
-        self.is_writable && self.node.emptied.load(Ordering::Acquire) && self.node.inode.size_bytes() != 0
+    /// The number of the emptying whose new bytes a close must write back: the file was truncated and rewritten, and a
+    /// program that does so expects either the old or the new data after a crash. Before it is rewritten there is nothing to
+    /// wait for. It lasts until RELEASE: a shell moves the descriptor of a redirection, and each process that is started
+    /// closes its own, perhaps while another writes. Kernel: `auto_da_alloc`.
+    pub(super) fn flushes_on_close(&self) -> Option<u64> {
+        self.node.emptied.get().filter(|_| self.is_writable && self.node.inode.size_bytes() != 0)
     }
 
     fn check_errors(&self) -> Result<(), Failure> {
@@ -130,7 +133,7 @@ impl Volume {
         let is_emptied = is_emptied && node.inode.size_bytes() != 0;
         let note = || {
             if is_emptied {
-                self.set_emptied(node, true);
+                self.note_emptying(node);
             }
         };
         note();
@@ -199,13 +202,10 @@ impl Volume {
     /// FLUSH: one of the descriptors was closed, perhaps by a child that exits. It reports errors since the last fsync
     /// without consuming them, as NFS does: at an exit the result is ignored.
     pub(super) fn flush(&self, open: &OpenFile) -> Result<Answer, Failure> {
-        if open.flushes_on_close() && open.node.emptied.swap(false, Ordering::AcqRel) {
+        if let Some(emptying) = open.flushes_on_close() {
             // A failure is latched like any other; the data is kept.
             let _ = open.file.write_back();
-            // Afterwards: if this process dies before, the next one writes it back.
-            if let Some(keeping) = &self.keeping {
-                self.remember(keeping, &open.node);
-            }
+            open.written_back.store(emptying, Ordering::Release);
         }
         open.check_errors()?;
         Ok(Answer::Done)
@@ -230,9 +230,7 @@ impl Volume {
         };
         synced.map_err(Failure::from).inspect_err(|Failure(errno)| {
             self.record_reported(open, handle, unique, *errno);
-        })?;
-        self.set_emptied(&open.node, false);
-        Ok(())
+        })
     }
 
     /// FSYNCDIR.

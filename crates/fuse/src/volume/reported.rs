@@ -44,7 +44,7 @@ impl Volume {
 
     /// Records what the next process must know of a file: its errors, and whether it was emptied.
     pub(super) fn remember(&self, keeping: &Keeping, node: &Node) {
-        let what = || Remembered { errors: node.inode.error_bits(), is_emptied: node.emptied.load(Ordering::Acquire) };
+        let what = || Remembered { errors: node.inode.error_bits(), is_emptied: node.emptied.get().is_some() };
         if what() == Remembered::default() && !node.is_remembered.load(Ordering::Acquire) {
             return;
         }
@@ -62,13 +62,22 @@ impl Volume {
         }
     }
 
-    /// Notes that a file is about to lose all of its bytes, or that it is written back since: the next data replaces what
-    /// the backend has.
-    pub(super) fn set_emptied(&self, node: &Node, is_emptied: bool) {
-        if node.emptied.swap(is_emptied, Ordering::AcqRel) != is_emptied
+    /// Notes that a file loses all of its bytes: the next data replaces what the backend has.
+    pub(super) fn note_emptying(&self, node: &Node) {
+        if node.emptied.set()
             && let Some(keeping) = &self.keeping
         {
             self.remember(keeping, node);
+        }
+    }
+
+    /// RELEASE: the last descriptor of an open file was closed. What replaces the bytes of an emptied file is written back, if
+    /// no later truncation has begun.
+    pub(super) fn note_release(&self, open: &OpenFile) {
+        if open.node.emptied.clear(open.written_back.load(Ordering::Acquire))
+            && let Some(keeping) = &self.keeping
+        {
+            self.remember(keeping, &open.node);
         }
     }
 
@@ -115,7 +124,7 @@ impl Volume {
                     }
                     if what.is_emptied {
                         node.inode.restore_emptied();
-                        node.emptied.store(true, Ordering::Release);
+                        node.emptied.set();
                     }
                     self.remember(keeping, &node);
                 }
