@@ -1,7 +1,9 @@
 //! The checks in their order, and how they are run, timed and reported.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use crate::cargo::{Cargo, Flaky, TestCount, Tested};
@@ -18,36 +20,53 @@ pub(crate) enum Extent {
     Full,
 }
 
+impl Extent {
+    /// The option of it on the command line.
+    fn option(self) -> &'static str {
+        if self == Extent::Full { " --full" } else { "" }
+    }
+}
+
 /// One check. `run` returns what its tests reported; an error says what failed and, for cargo, how to repeat it.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     about: &'static str,
-    /// Whether it is left out of the gate.
-    is_full_only: bool,
+    when: When,
     run: fn(Extent) -> Result<Tested, String>,
+}
+
+/// When a check runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// In each run.
+    Always,
+    /// In each run, beside the checks that follow, at the lowest priority: it computes, and tests of mounts leave CPUs idle.
+    Beside,
+    /// In the full checks.
+    Full,
 }
 
 /// All checks, in the order of `cargo xtask ci --full`.
 #[rustfmt::skip]
 pub(crate) const STEPS: [Step; 13] = [
-    Step { name: "fmt", about: "formatting", is_full_only: false, run: fmt },
-    Step { name: "tidy", about: "rules of the project that no standard tool knows", is_full_only: false, run: tidy },
-    Step { name: "licences", about: "licences of all dependencies", is_full_only: false, run: licences },
-    Step { name: "clippy", about: "lints of all targets, warnings refused", is_full_only: false, run: clippy },
-    Step { name: "docs", about: "rustdoc of all items, broken links refused", is_full_only: false, run: docs },
-    Step { name: "test", about: "unit, integration and doc tests; every example is run", is_full_only: false, run: test },
-    Step { name: "uring", about: "mounts over io_uring; needs root and Linux 6.14", is_full_only: false, run: uring },
-    Step { name: "loom", about: "exhaustive model checks of the primitives", is_full_only: false, run: loom },
-    Step { name: "shuttle", about: "random schedules of the protocols", is_full_only: false, run: shuttle },
-    Step { name: "dist", about: "packages, and their life on a fresh Debian; needs root", is_full_only: true, run: |_| dist::step().map(Tested::from) },
-    Step { name: "heavy", about: "long tests, kills and databases, with release builds", is_full_only: true, run: heavy },
-    Step { name: "suites", about: "real programs on a mounted directory; needs root", is_full_only: true, run: suites },
-    Step { name: "fuzz", about: "requests that no kernel sends, for half a minute", is_full_only: true, run: fuzz },
+    Step { name: "fmt", about: "formatting", when: When::Always, run: fmt },
+    Step { name: "tidy", about: "rules of the project that no standard tool knows", when: When::Always, run: tidy },
+    Step { name: "licences", about: "licences of all dependencies", when: When::Always, run: licences },
+    Step { name: "clippy", about: "lints of all targets, warnings refused", when: When::Always, run: clippy },
+    Step { name: "docs", about: "rustdoc of all items, broken links refused", when: When::Always, run: docs },
+    Step { name: "loom", about: "exhaustive model checks of the primitives", when: When::Beside, run: loom },
+    Step { name: "shuttle", about: "random schedules of the protocols", when: When::Beside, run: shuttle },
+    Step { name: "test", about: "unit, integration and doc tests; every example is run", when: When::Always, run: test },
+    Step { name: "uring", about: "mounts over io_uring; needs root and Linux 6.14", when: When::Always, run: uring },
+    Step { name: "dist", about: "packages, and their life on a fresh Debian; needs root", when: When::Full, run: |_| dist::step().map(Tested::from) },
+    Step { name: "heavy", about: "long tests, kills and databases, with release builds", when: When::Full, run: heavy },
+    Step { name: "suites", about: "real programs on a mounted directory; needs root", when: When::Full, run: suites },
+    Step { name: "fuzz", about: "requests that no kernel sends, for half a minute", when: When::Full, run: fuzz },
 ];
 
 /// The checks of `extent`, in their order.
 pub(crate) fn of(extent: Extent) -> impl Iterator<Item = &'static Step> {
-    STEPS.iter().filter(move |step| extent == Extent::Full || !step.is_full_only)
+    STEPS.iter().filter(move |step| extent == Extent::Full || step.when != When::Full)
 }
 
 /// The check with this name, if there is one.
@@ -63,7 +82,7 @@ pub(crate) fn help() -> String {
          cargo xtask <check> [--full]  one check:\n",
     );
     for step in &STEPS {
-        text += &format!("    {:<9}{} {}\n", step.name, if step.is_full_only { '*' } else { ' ' }, step.about);
+        text += &format!("    {:<9}{} {}\n", step.name, if step.when == When::Full { '*' } else { ' ' }, step.about);
     }
     text += "\nA test that fails runs once more alone. If it passes then, the run goes on, and lists it at its end as FLAKY.\n\
              \ncargo xtask api          rewrite the listings of the public API in docs/api\n\
@@ -73,29 +92,47 @@ pub(crate) fn help() -> String {
 
 /// Runs `steps` up to the first failure and prints the time of each, and the flaky tests of all.
 pub(crate) fn run<'a>(steps: impl Iterator<Item = &'a Step>, extent: Extent) -> Result<(), String> {
+    let start = Instant::now();
+    let steps: Vec<_> = steps.collect();
     let mut times = Vec::new();
     let mut tested = Tested::default();
-    let mut failure = None;
-    for step in steps {
-        println!("\n== {}: {}", step.name, step.about);
-        let start = Instant::now();
-        let outcome = (step.run)(extent);
-        let seconds = start.elapsed().as_secs_f64();
+    let mut failures = Vec::new();
+    let mut beside = Vec::new();
+    let mut end = |step: &Step, outcome: Result<Tested, String>, seconds: f64| {
         println!("== {}: {seconds:.1} s", step.name);
         times.push((step.name, seconds));
         match outcome {
             Ok(of_step) => tested += of_step,
             Err(what) => {
-                failure = Some(format!("{0} failed: {what}\nrepeat: cargo xtask {0}", step.name));
-                break;
+                failures.push(format!("{0} failed: {what}\nrepeat: cargo xtask {0}{1}", step.name, extent.option()))
             }
         }
+        failures.is_empty()
+    };
+    for step in &steps {
+        if step.when == When::Beside && steps.len() > 1 {
+            println!("\n== {}: {}; runs beside the checks that follow", step.name, step.about);
+            let name = step.name;
+            beside.push((step, thread::spawn(move || run_beside(name, extent))));
+            continue;
+        }
+        println!("\n== {}: {}", step.name, step.about);
+        let start = Instant::now();
+        let outcome = (step.run)(extent);
+        if !end(step, outcome, start.elapsed().as_secs_f64()) {
+            break;
+        }
     }
-    println!("\n== {}", if failure.is_none() { "passed" } else { "ended" });
+    for (step, process) in beside {
+        let (outcome, said, seconds) = process.join().expect("it does not panic");
+        println!("\n== {}: {}\n{said}", step.name, step.about);
+        end(step, outcome, seconds);
+    }
+    println!("\n== {}", if failures.is_empty() { "passed" } else { "ended" });
     for (name, seconds) in &times {
         println!("{name:<9}{seconds:8.1} s");
     }
-    println!("{:<9}{:8.1} s", "total", times.iter().map(|(_, seconds)| seconds).sum::<f64>());
+    println!("{:<9}{:8.1} s", "total", start.elapsed().as_secs_f64());
     if !tested.flaky.is_empty() {
         println!(
             "\n== FLAKY: failed, and passed when run alone. Each is a fault to mend: of the test, or of the program"
@@ -105,13 +142,37 @@ pub(crate) fn run<'a>(steps: impl Iterator<Item = &'a Step>, extent: Extent) -> 
         }
         println!();
     }
-    if let Some(message) = failure {
-        return Err(message);
+    if !failures.is_empty() {
+        return Err(failures.join("\n\n"));
     }
     if tested.count != TestCount::default() {
-        println!("test result: {} (all test programs)", tested.count);
+        println!("test result: {} {ALL_PROGRAMS}", tested.count);
     }
     Ok(())
+}
+
+/// The end of the line with the sum of all tests of a run.
+const ALL_PROGRAMS: &str = "(all test programs)";
+
+/// Runs the check `name` in a process of the lowest priority. Returns its results, what it printed, and its seconds.
+fn run_beside(name: &str, extent: Extent) -> (Result<Tested, String>, String, f64) {
+    let start = Instant::now();
+    let run = || {
+        let program = std::env::current_exe()?;
+        let log = std::env::temp_dir().join(format!("slackwater-xtask-{name}-{}.txt", std::process::id()));
+        let file = File::create(&log)?;
+        let mut command = Command::new("nice");
+        command.args(["-n", "19"]).arg(program).arg(name).args(extent.option().split_whitespace());
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let status = command.status()?;
+        let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+        fs::remove_file(log)?;
+        Ok((status.success(), said))
+    };
+    let (passed, said) = run().unwrap_or_else(|error: std::io::Error| (false, error.to_string()));
+    let sum = said.lines().rev().find(|line| line.ends_with(ALL_PROGRAMS)).map(TestCount::of_line).unwrap_or_default();
+    let outcome = if passed { Ok(sum.into()) } else { Err("see its output above".into()) };
+    (outcome, said, start.elapsed().as_secs_f64())
 }
 
 fn no_tests(result: Result<(), String>) -> Result<Tested, String> {
@@ -378,8 +439,8 @@ mod tests {
 
     #[test]
     fn the_run_stops_at_the_first_failure_and_names_it() {
-        let fails = Step { name: "bad", about: "", is_full_only: false, run: |_| Err("cargo bad".into()) };
-        let unreached = Step { name: "after", about: "", is_full_only: false, run: |_| panic!("ran after a failure") };
+        let fails = Step { name: "bad", about: "", when: When::Always, run: |_| Err("cargo bad".into()) };
+        let unreached = Step { name: "after", about: "", when: When::Always, run: |_| panic!("ran after a failure") };
         let message = run([&fails, &unreached].into_iter(), Extent::Gate).unwrap_err();
         assert_eq!(message, "bad failed: cargo bad\nrepeat: cargo xtask bad");
     }
