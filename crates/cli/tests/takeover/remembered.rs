@@ -63,7 +63,7 @@ fn p01_a_close_after_a_truncation_writes_back_whichever_process_serves() {
         assert!(in_source(name) == new, "{name}: {} bytes", in_source(name).len());
     }
     assert!(in_source("whole") == old, "a file that was not truncated is written back later");
-    // Once it is written back and closed, it is like any other file. The kernel tells of the last close later.
+    // Once it is written back and closed, it is like any other file. The kernel reports the last close later.
     let append = || OpenOptions::new().append(true).open(path("opened")).unwrap();
     wait_until("a close writes nothing back", || {
         append().write_all(b"more").unwrap();

@@ -71,8 +71,8 @@ impl Volume {
         }
     }
 
-    /// RELEASE: the last descriptor of an open file was closed. What replaces the bytes of an emptied file is written back, if
-    /// no later truncation has begun.
+    /// RELEASE: the last descriptor of an open file was closed. The new bytes of an emptied file are written back, if no later
+    /// truncation has begun.
     pub(super) fn note_release(&self, open: &OpenFile) {
         if open.node.emptied.clear(open.written_back.load(Ordering::Acquire))
             && let Some(keeping) = &self.keeping
