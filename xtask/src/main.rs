@@ -1,8 +1,8 @@
 //! All checks of the project in one command: `cargo xtask ci`, the same on a laptop and in CI.
 //!
 //! [`steps`] lists the checks and runs them; [`cargo`] starts cargo, and [`test_programs`] runs its test programs;
-//! [`packages`] installs the programs that tests run; [`folders`] reads and copies files. [`licences`] and [`tidy`] are the checks that no standard tool makes, and [`suites`] runs real programs on a mounted
-//! directory. [`dist`] makes what people install. [`site`] makes the documentation site, with [`markdown`]. [`api`] lists the
+//! [`packages`] installs the programs that tests run; [`folders`] reads and copies files. [`licences`] and [`tidy`] are the
+//! checks that no standard tool makes, and [`suites`] runs real programs on a mounted directory. [`dist`] makes what people install. [`site`] makes the documentation site, with [`markdown`]. [`api`] lists the
 //! public API of the libraries. Warnings are errors here and nowhere else.
 
 mod api;

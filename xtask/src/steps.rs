@@ -52,7 +52,7 @@ pub(crate) const STEPS: [Step; 13] = [
     Step { name: "fmt", about: "formatting", when: When::Always, run: fmt },
     Step { name: "tidy", about: "rules of the project that no standard tool knows", when: When::Always, run: tidy },
     Step { name: "licences", about: "licences of all dependencies", when: When::Always, run: licences },
-    Step { name: "clippy", about: "lints of all targets, warnings refused", when: When::Always, run: clippy },
+    Step { name: "clippy", about: "all targets, built with more lints, warnings refused", when: When::Always, run: clippy },
     Step { name: "docs", about: "rustdoc of all items, broken links refused", when: When::Always, run: docs },
     Step { name: "loom", about: "exhaustive model checks of the primitives", when: When::Beside, run: loom },
     Step { name: "shuttle", about: "random schedules of the protocols", when: When::Beside, run: shuttle },
@@ -185,7 +185,7 @@ fn fmt(_: Extent) -> Result<Tested, String> {
 
 /// With all features; in the full checks also the command without any, as the README builds it.
 fn clippy(extent: Extent) -> Result<Tested, String> {
-    Cargo::new("clippy --workspace --all-targets").args(suites::FEATURES).args("-- -D warnings").run()?;
+    suites::build_all().run()?;
     if extent == Extent::Full {
         Cargo::new("clippy --package slackwater-cli -- -D warnings").run()?;
     }
@@ -199,19 +199,14 @@ fn test(extent: Extent) -> Result<Tested, String> {
     }
     let list = suites::target_directory()?.join("skipped-tests");
     let _ = fs::remove_file(&list);
-    // Some tests run programs of other packages.
-    suites::build_all().run()?;
-    let programs = TestProgram::build(all_tests())?.into_iter().map(|program| {
+    // All targets first, since some tests run programs of other packages.
+    let mut programs = TestProgram::examples()?;
+    programs.extend(TestProgram::build(all_tests())?);
+    let programs = programs.into_iter().map(|program| {
         program.env("SLACKWATER_SKIPPED_TESTS", &list.to_string_lossy()).env("SLACKWATER_PROGRAMS_ARE_BUILT", "yes")
     });
     let mut tested = test_programs::run(programs.collect())?;
     tested += all_tests().args("--doc").run_tests_again()?;
-    // The lab's programs are experiments, not examples: they run by hand.
-    for package in packages()?.iter().filter(|package| package.name != "slackwater-lab") {
-        for example in package.examples()? {
-            Cargo::new(&format!("run --quiet --package {} --example {example}", package.name)).run()?;
-        }
-    }
     if let Ok(skipped) = fs::read_to_string(&list) {
         print!("\n{skipped}{} tests skipped\n", skipped.lines().count());
     }
@@ -221,7 +216,7 @@ fn test(extent: Extent) -> Result<Tested, String> {
 /// The tests of all packages, built with the features and dependencies of all of them together. The same selection in each
 /// step saves compiling dependencies with other features.
 fn all_tests() -> Cargo {
-    Cargo::new("test --workspace").args(suites::FEATURES)
+    Cargo::new("test --workspace").args(suites::FEATURES).linted()
 }
 
 /// The tests marked `#[ignore = "long: ..."]` that find faults, and more rounds of others. The engine is built in release mode,
@@ -268,11 +263,7 @@ fn heavy(_: Extent) -> Result<Tested, String> {
 const COMMAND: &str = "SLACKWATER_TEST_COMMAND";
 
 fn fuzz(_: Extent) -> Result<Tested, String> {
-    Cargo::new("test --workspace --test fuzz")
-        .args(suites::FEATURES)
-        .env("SLACKWATER_FUZZ_SECONDS", "30")
-        .run_tests()
-        .map(Tested::from)
+    all_tests().args("--test fuzz").env("SLACKWATER_FUZZ_SECONDS", "30").run_tests().map(Tested::from)
 }
 
 /// On a directory; on one whose server is killed again and again; and then on object volumes with the programs that ask most
@@ -400,18 +391,6 @@ fn model_check(
 struct Package {
     name: String,
     folder: PathBuf,
-}
-
-impl Package {
-    /// Its examples, sorted.
-    fn examples(&self) -> Result<Vec<String>, String> {
-        let folder = self.folder.join("examples");
-        if !folder.is_dir() {
-            return Ok(Vec::new());
-        }
-        let names = children(&folder)?.into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs"));
-        Ok(names.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect())
-    }
 }
 
 /// The packages below `crates`, sorted by folder.

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::cargo::{Cargo, Flaky, TestCount, Tested};
 use crate::folders::cannot;
-use crate::suites::target_directory;
+use crate::suites::{build_all, target_directory};
 
 /// The variable by which test programs know how many tests to run at once.
 const THREADS: &str = "RUST_TEST_THREADS";
@@ -38,16 +38,28 @@ pub(crate) struct TestProgram {
 impl TestProgram {
     /// Builds the test programs that `cargo test` with these arguments runs, doc tests aside.
     pub(crate) fn build(cargo: Cargo) -> Result<Vec<TestProgram>, String> {
-        let cargo = cargo.args("--no-run --message-format json-render-diagnostics");
-        println!("$ {cargo}");
-        let messages = cargo.output()?;
-        Ok(String::from_utf8_lossy(&messages).lines().filter_map(TestProgram::of_message).collect())
+        TestProgram::built(cargo.args("--no-run"), |message| message["profile"]["test"] == true)
     }
 
-    /// The test program that a message of cargo names.
-    fn of_message(message: &str) -> Option<TestProgram> {
+    /// Builds the examples, which are tests: each ends with status 0. Those of the lab are experiments, and run by hand.
+    pub(crate) fn examples() -> Result<Vec<TestProgram>, String> {
+        let mut examples = TestProgram::built(build_all(), |message| message["target"]["kind"][0] == "example")?;
+        examples.retain(|example| !example.is_of("lab"));
+        Ok(examples)
+    }
+
+    fn built(cargo: Cargo, is_one: fn(&Value) -> bool) -> Result<Vec<TestProgram>, String> {
+        let cargo = cargo.args("--message-format json-render-diagnostics");
+        println!("$ {cargo}");
+        let messages = cargo.output()?;
+        let one_of = |message: &str| TestProgram::of_message(message, is_one);
+        Ok(String::from_utf8_lossy(&messages).lines().filter_map(one_of).collect())
+    }
+
+    /// The program that a message of cargo names, if it is one of those looked for.
+    fn of_message(message: &str, is_one: fn(&Value) -> bool) -> Option<TestProgram> {
         let message: Value = serde_json::from_str(message).ok()?;
-        let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
+        let path = message["executable"].as_str().filter(|_| is_one(&message))?;
         Some(TestProgram {
             path: path.into(),
             folder: Path::new(message["manifest_path"].as_str()?).parent()?.into(),
@@ -216,14 +228,15 @@ mod tests {
     fn messages_name_test_programs() {
         let message = r#"{"reason":"compiler-artifact","manifest_path":"/p/crates/fuse/Cargo.toml",
             "target":{"name":"volume"},"profile":{"test":true},"executable":"/p/target/volume-1"}"#;
-        let program = TestProgram::of_message(message).unwrap();
+        let is_test: fn(&Value) -> bool = |message| message["profile"]["test"] == true;
+        let program = TestProgram::of_message(message, is_test).unwrap();
         assert_eq!((program.folder.as_path(), program.is("volume")), (Path::new("/p/crates/fuse"), true));
         let program = program.env("A", "1").args("kills:: --ignored");
         assert_eq!(program.title(), "fuse/volume kills:: --ignored");
         assert_eq!(program.line(&program.arguments), "cd /p/crates/fuse; A='1' /p/target/volume-1 kills:: --ignored");
         let other = message.replace("\"test\":true", "\"test\":false");
-        assert!(TestProgram::of_message(&other).is_none());
-        assert!(TestProgram::of_message("not JSON").is_none());
+        assert!(TestProgram::of_message(&other, is_test).is_none());
+        assert!(TestProgram::of_message("not JSON", is_test).is_none());
     }
 
     const OUTPUT: &str = "running 3 tests\ntest a ... ok\ntest b::c ... FAILED\ntest d ... FAILED\n\nfailures:\n\n\

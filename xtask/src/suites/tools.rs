@@ -38,10 +38,10 @@ pub(super) fn slackwater() -> Result<PathBuf, String> {
 /// All features of the command.
 pub(crate) const FEATURES: &str = "--features slackwater-cli/object,slackwater-cli/containers";
 
-/// Builds the tests and programs of all packages, as `cargo xtask test` does: with the features and dependencies of all
-/// of them together, so that nothing is compiled twice.
+/// Builds all targets of all packages, as `cargo xtask test` runs them: with the features and dependencies of all of them
+/// together, so that nothing is compiled twice.
 pub(crate) fn build_all() -> Cargo {
-    Cargo::new("build --workspace --bins --tests").args(FEATURES)
+    Cargo::new("build --workspace --all-targets").args(FEATURES).linted()
 }
 
 /// The command `slackwater` with object volumes.

@@ -10,7 +10,7 @@ use crate::tidy::tree::File;
 const STRING_WORDS_MIN: usize = 3;
 
 /// Dots after these do not end a sentence.
-const ABBREVIATIONS: [&str; 7] = ["e.g.", "i.e.", "sem.", "cf.", "vs.", "app.", "etc."];
+const ABBREVIATIONS: [&str; 6] = ["e.g.", "i.e.", "cf.", "vs.", "app.", "etc."];
 
 /// A sentence, and the line on which its paragraph starts.
 pub(super) struct Sentence {
