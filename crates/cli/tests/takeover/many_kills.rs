@@ -390,7 +390,7 @@ fn an_overlay_on_a_kept_mount_loses_nothing_in_many_kills() {
                 let programs = vec![start("a program on the overlay", &stop, overlay_user(merged.clone()))];
                 rig.kill_many(&programs);
                 finish(programs, &stop);
-                unmount(&merged, UnmountFlags::empty()).unwrap();
+                wait_until("no thread uses the overlay", || unmount(&merged, UnmountFlags::empty()).is_ok());
             }
             Err(error) => println!("skipped: overlayfs cannot be mounted here: {error}"),
         }
