@@ -23,7 +23,7 @@
 //! compare-and-swap is `AcqRel`, so that the observer also sees what the failing thread did before.
 //!
 //! # Kernel counterpart
-//! `errseq_t`, `lib/errseq.c`; sem. 8.1. Differs: the counter has one bit less, so that a cursor fits in 30 bits.
+//! `errseq_t`, `lib/errseq.c`. Differs: the counter has one bit less, so that a cursor fits in 30 bits.
 
 use slackwater_sync::shim::atomic::{AtomicU32, Ordering};
 

@@ -1,4 +1,4 @@
-//! The race of sem. 6.2, replayed for each of the four forms: a switch is held between *prepare* and *queue* while its
+//! The race of an unmount with `inode_switch_wbs`, replayed for each of the four forms: a switch is held between *prepare* and *queue* while its
 //! volume is unmounted. Only the first form lets the unmount overtake it. The last form also takes back queued
 //! switches.
 

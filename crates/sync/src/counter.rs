@@ -16,7 +16,7 @@
 //! that they are over. That event also makes the shards visible that the changes allocated.
 //!
 //! # Kernel counterpart
-//! `percpu_counter`, with the batch of writeback statistics (sem. 2.4). Differs: preemption cannot be disabled, so the
+//! `percpu_counter`, with the batch of writeback statistics. Differs: preemption cannot be disabled, so the
 //! CPU number only chooses the shard, and the change itself is atomic.
 
 use crate::shim::atomic::{AtomicI64, Ordering};

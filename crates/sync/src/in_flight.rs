@@ -29,7 +29,7 @@
 //!     flight.
 //!
 //! # Kernel counterpart
-//! The count of inode switches in flight in one super block (sem. 6.4, 6.5), with `wake_up_var`.
+//! The count of inode switches in flight in one super block, with `wake_up_var`.
 
 use crate::lock::might_sleep;
 use crate::shim::atomic::{AtomicU32, Ordering};

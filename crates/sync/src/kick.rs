@@ -18,7 +18,7 @@
 //! O2. The flag itself orders nothing: a thread that finds it changed sees the count because of the two barriers.
 //!
 //! # Kernel counterpart
-//! `WB_start_dontcache` (sem. 7.2, 7.3). How the worker is woken is up to the caller.
+//! `WB_start_dontcache`. How the worker is woken is up to the caller.
 
 use crate::shim::atomic::{AtomicBool, Ordering};
 use crate::shim::{Site, const_unless_loom};

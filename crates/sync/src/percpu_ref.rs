@@ -36,7 +36,7 @@
 //! time.
 //!
 //! # Kernel counterpart
-//! `percpu_ref` (sem. 1.6). Differs: a ref does not return from the shared count to shards; preemption cannot be
+//! `percpu_ref`. Differs: a ref does not return from the shared count to shards; preemption cannot be
 //! disabled, so the CPU number only chooses the shard; a second kill returns false instead of warning.
 
 use crate::rcu::{Domain, Guard};

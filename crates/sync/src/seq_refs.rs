@@ -33,7 +33,7 @@
 //!     (Q2, Q3).
 //!
 //! # Kernel counterpart
-//! `mnt_pcp`, `__legitimize_mnt`, `mntput_no_expire`; sem. 9.2, 9.3. Differs: a lookup that fails undoes its pin inside
+//! `mnt_pcp`, `__legitimize_mnt`, `mntput_no_expire`. Differs: a lookup that fails undoes its pin inside
 //! its section. In Linux it may have to wait for the lock there, since a detached mount can still be walked.
 
 use crate::rcu::{Domain, Guard};

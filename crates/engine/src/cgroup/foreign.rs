@@ -2,7 +2,7 @@
 //! cannot write them.
 //!
 //! # Kernel counterpart
-//! `mem_cgroup_track_foreign_dirty`, `mem_cgroup_flush_foreign`; sem. 5.8. Differs: a record holds a weak reference to
+//! `mem_cgroup_track_foreign_dirty`, `mem_cgroup_flush_foreign`. Differs: a record holds a weak reference to
 //! the wb instead of two numbers, so it is never wrong.
 
 use std::time::Duration;

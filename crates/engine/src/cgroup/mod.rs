@@ -27,7 +27,7 @@
 //! `cgwbs` (`CGROUP`) comes before a wb's lists; only leaves are taken under it. The table is a leaf.
 //!
 //! # Kernel counterpart
-//! `struct mem_cgroup` with `cgwb_list` and `memcg_cgwb_domain`; sem. 1.9. Differs: a frame belongs to the tenant that
+//! `struct mem_cgroup` with `cgwb_list` and `memcg_cgwb_domain`. Differs: a frame belongs to the tenant that
 //! dirtied it last, not to the one that touched it first.
 
 mod finder;

@@ -6,7 +6,7 @@
 //! DONTCACHE write has dirtied meanwhile is dropped by the commit. An ordinary write clears the mark.
 //!
 //! # Kernel counterpart
-//! `filemap_end_dropbehind_read`; sem. 7.5. Differs: a plain read does not drop pages that it did
+//! `filemap_end_dropbehind_read`. Differs: a plain read does not drop pages that it did
 //! not bring in. A reader that stops in the middle of a page keeps that page until it has read the rest.
 
 use std::ops::Range;

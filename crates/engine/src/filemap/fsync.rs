@@ -1,7 +1,7 @@
 //! Making a file durable, and reporting write-back errors.
 //!
 //! # Kernel counterpart
-//! `vfs_fsync_range`, `file_check_and_advance_wb_err`; sem. 8.3.
+//! `vfs_fsync_range`, `file_check_and_advance_wb_err`.
 
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::Ordering;

@@ -16,7 +16,7 @@
 //! page, the leaf, under which the frame is only try-locked.
 //!
 //! # Kernel counterpart
-//! `generic_perform_write`, `__folio_mark_dirty`; sem. 2.1.
+//! `generic_perform_write`, `__folio_mark_dirty`.
 
 use slackwater_sync::shim::Arc;
 

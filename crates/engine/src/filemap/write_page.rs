@@ -187,7 +187,7 @@ fn write_begin<'a>(
 
 /// Marks a page dirty that is written to. It is marked for drop-behind if the write is DONTCACHE and either brought the
 /// page in (`brings`) or found that mark on it. Writing to a page that is not clean continues the same use of it.
-/// Returns the change of the dirty counts. Kernel: `folio_clear_dropbehind` in `filemap_get_folio`; sem. 7.6.
+/// Returns the change of the dirty counts. Kernel: `folio_clear_dropbehind` in `filemap_get_folio`.
 pub(super) fn mark_written(inode: &Inode, leaf: &mut LeafState, slot: usize, brings: bool, terms: Terms<'_>) -> Pages {
     if leaf.unclean() >> slot & 1 == 0 {
         leaf.touch(slot);

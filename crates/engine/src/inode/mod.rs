@@ -17,7 +17,7 @@
 //! [`InodeRef`]s, which use it as a file. An inode without users stays cached while it has pages.
 //!
 //! # Kernel counterpart
-//! `struct inode`; sem. 1.2.
+//! `struct inode`.
 
 mod errors;
 mod openers;

@@ -20,7 +20,7 @@
 //!     before the switch is still counting (W2).
 //!
 //! # Kernel counterpart
-//! `inode_attach_wb`, `unlocked_inode_to_wb_begin`; sem. 5.4. Differs: the switch moves the inode's counts instead of
+//! `inode_attach_wb`, `unlocked_inode_to_wb_begin`. Differs: the switch moves the inode's counts instead of
 //! walking its pages, since our counts change in batches, outside the lock of the page tree.
 
 use slackwater_sync::lock::lock_two;

@@ -6,7 +6,7 @@
 //! was tried, and is kept to show the effect ([`UmountGrace::Deferred`]).
 //!
 //! # Kernel counterpart
-//! `synchronize_rcu_expedited` in `namespace_unlock`; sem. 9.4.
+//! `synchronize_rcu_expedited` in `namespace_unlock`.
 
 use slackwater_sync::gate;
 use slackwater_sync::rcu::Domain;

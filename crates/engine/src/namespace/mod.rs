@@ -17,7 +17,7 @@
 //! `NAMESPACE_SEM` > `MOUNT_LOCK`. Neither is held while a volume is mounted or flushed.
 //!
 //! # Kernel counterpart
-//! `fs/namespace.c`: `namespace_sem`, `mount_lock`; sem. 9. Differs: symbolic links and `..` are not followed, a place
+//! `fs/namespace.c`: `namespace_sem`, `mount_lock`. Differs: symbolic links and `..` are not followed, a place
 //! has one mount, and nothing expires or propagates.
 
 mod grace;

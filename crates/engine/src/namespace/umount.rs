@@ -7,7 +7,7 @@
 //! 4. The initial references and those of this call, which are the last, are dropped, and the volumes end.
 //!
 //! # Kernel counterpart
-//! `do_umount`, `umount_tree`, `namespace_unlock`; sem. 9.4, 9.5.
+//! `do_umount`, `umount_tree`, `namespace_unlock`.
 
 use std::path::Path;
 

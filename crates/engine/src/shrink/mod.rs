@@ -15,7 +15,7 @@
 //! K3. A shrinker's answers are bounded before use: an implausible answer affects only the pass it was given in.
 //!
 //! # Kernel counterpart
-//! `mm/shrinker.c`; sem. 10. Differs: no NUMA nodes and no bitmaps for tenants; K2 and K3 hold whatever a shrinker
+//! `mm/shrinker.c`. Differs: no NUMA nodes and no bitmaps for tenants; K2 and K3 hold whatever a shrinker
 //! does.
 
 mod entry;

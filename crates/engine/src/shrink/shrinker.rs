@@ -1,7 +1,7 @@
 //! The interface of a cache that can free memory.
 //!
 //! # Kernel counterpart
-//! `struct shrinker` and `struct shrink_control`; sem. 10.1. `SHRINK_EMPTY`, 0 and `SHRINK_STOP` are variants here.
+//! `struct shrinker` and `struct shrink_control`. `SHRINK_EMPTY`, 0 and `SHRINK_STOP` are variants here.
 
 /// Cost of recreating an object for which the backend must be read.
 pub const DEFAULT_SEEKS: u32 = 2;

@@ -24,7 +24,7 @@
 //! Both locks here are leaves: no inode is examined under the list's lock, and nothing is called under the other.
 //!
 //! # Kernel counterpart
-//! `s_inode_lru` with `I_REFERENCED`, and `s_dentry_lru`; sem. 10.6.
+//! `s_inode_lru` with `I_REFERENCED`, and `s_dentry_lru`.
 
 use std::collections::BTreeMap;
 

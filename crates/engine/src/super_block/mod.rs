@@ -17,7 +17,7 @@
 //! `inodes`, then any lock of an inode.
 //!
 //! # Kernel counterpart
-//! `struct super_block`; sem. 1.1.
+//! `struct super_block`.
 
 mod claims;
 mod freeze;

@@ -143,12 +143,11 @@ impl SuperBlock {
                 None
             }));
             // `taken` keeps the node open: no lock is held when it is closed.
-            let mut removed = self.removed.lock();
-            removed.retain(|other| !(is_done && Arc::ptr_eq(&other.inode, &file.inode)));
-            removed
-                .iter_mut()
-                .filter(|other| Arc::ptr_eq(&other.inode, &file.inode))
-                .for_each(|it| it.is_taken = false);
+            self.removed.lock().retain_mut(|other| {
+                let is_it = Arc::ptr_eq(&other.inode, &file.inode);
+                other.is_taken &= !is_it;
+                !(is_it && is_done)
+            });
         }
         result
     }

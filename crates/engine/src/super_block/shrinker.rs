@@ -4,7 +4,7 @@
 //! registration alone, and a scan stops as soon as the volume is dead.
 //!
 //! # Kernel counterpart
-//! `super_cache_count`, `super_cache_scan`; sem. 10.6. Differs: the front end is asked to release what its kernel
+//! `super_cache_count`, `super_cache_scan`. Differs: the front end is asked to release what its kernel
 //! caches, and an inode counts as freed when the request has been issued.
 
 use slackwater_sync::shim::atomic::Ordering;

@@ -4,7 +4,7 @@
 //! their freerun ceiling, the writer is not throttled. Otherwise the domain nearer to its limit decides.
 //!
 //! # Kernel counterpart
-//! `balance_dirty_pages`; sem. 4.2, 4.7. Differs: the flusher is also started when only the tenant is over its
+//! `balance_dirty_pages`. Differs: the flusher is also started when only the tenant is over its
 //! background level. And the rate is adjusted for the domain that decides, not for each in turn. Writers follow the
 //! position in one domain, so the position in the other would give a wrong rate. While the arena has headroom, a
 //! tenant's writers would rise to the whole bandwidth, however many they are, and bounce off the tenant's limit.
@@ -47,7 +47,7 @@ pub(crate) struct Input {
 pub(crate) struct Verdict {
     pub(crate) decision: Pause,
     /// The domain that decided; `None` if all are in freerun. If there is one and the decision is to pause, foreign
-    /// flushes are due (sem. 5.8).
+    /// flushes are due (`mem_cgroup_flush_foreign`).
     pub(crate) governed_by: Option<DomainKind>,
     /// Start the flusher, unless it is running.
     pub(crate) start_background: bool,

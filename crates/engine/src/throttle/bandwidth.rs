@@ -8,7 +8,7 @@
 //! the change there while the wb has dirty inodes.
 //!
 //! # Kernel counterpart
-//! `wb_update_write_bandwidth`, `wb_bandwidth_estimate_start`; sem. 4.5.
+//! `wb_update_write_bandwidth`, `wb_bandwidth_estimate_start`.
 
 use super::{IDLE_MS, INITIAL_PAGES_PER_S, PAGES_PER_S_MAX, UPDATE_MS, per_second, to_u64};
 

@@ -7,7 +7,7 @@
 //! The state is a leaf: it is locked for a few instructions per completed unit and per poll of a writer.
 //!
 //! # Kernel counterpart
-//! `struct wb_domain`; sem. 4.2, 4.3. Differs: the limit is updated at every poll, not only at those that throttle.
+//! `struct wb_domain`. Differs: the limit is updated at every poll, not only at those that throttle.
 
 use slackwater_sync::lock::Mutex;
 

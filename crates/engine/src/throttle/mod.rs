@@ -33,7 +33,7 @@
 //! T3. No single pause is longer than 200 ms.
 //!
 //! # Kernel counterpart
-//! `mm/page-writeback.c`; sem. 4. Left out, because the engine has no such thing: real-time tasks, tasks of stacked
+//! `mm/page-writeback.c`. Left out, because the engine has no such thing: real-time tasks, tasks of stacked
 //! devices, and `min_ratio` and `max_ratio` other than 0 and 100 %. Other differences are stated in the head of the
 //! file concerned.
 

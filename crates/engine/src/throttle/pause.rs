@@ -5,8 +5,8 @@
 //! over, so the rate is right on average. Credit of more than a second is dropped.
 //!
 //! # Kernel counterpart
-//! `wb_max_pause`, `wb_min_pause`, the second half of `balance_dirty_pages` and `balance_dirty_pages_ratelimited`; sem.
-//! 4.7. Differs: nothing here sleeps. Where the reference would sleep and repeat its loop, the result is
+//! `wb_max_pause`, `wb_min_pause`, the second half of `balance_dirty_pages` and `balance_dirty_pages_ratelimited`.
+//! Differs: nothing here sleeps. Where the reference would sleep and repeat its loop, the result is
 //! [`Pause::RetryAfter`]. A writer polls at least every 1 MiB. Debt beyond the longest pause is not forgiven: the
 //! kernel polls within a request, so its debts are small, but here one request of 1 MiB can cost one of many writers a
 //! second. If such debt were forgiven, any request would cost at most 200 ms, and only the limit would slow writers

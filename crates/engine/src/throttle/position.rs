@@ -13,7 +13,7 @@
 //! the two applies.
 //!
 //! # Kernel counterpart
-//! `wb_position_ratio`; sem. 4.4.
+//! `wb_position_ratio`.
 
 use super::sample::{DomainSample, LimitMode};
 

@@ -15,7 +15,7 @@
 //! may change it at the same time; each of its values is then that of one of them.
 //!
 //! # Kernel counterpart
-//! `lib/flex_proportions.c`; sem. 4.8. Differs: there is no timer; elapsed periods are applied at the next use.
+//! `lib/flex_proportions.c`. Differs: there is no timer; elapsed periods are applied at the next use.
 
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering::Relaxed};
 

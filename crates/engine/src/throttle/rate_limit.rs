@@ -8,7 +8,7 @@
 //! A momentary position may be anything: many writers with large requests come in waves.
 //!
 //! # Kernel counterpart
-//! `wb_update_dirty_ratelimit`; sem. 4.6. Differs: the reference takes the momentary position. If that is at the limit,
+//! `wb_update_dirty_ratelimit`. Differs: the reference takes the momentary position. If that is at the limit,
 //! where writers stop, it finds that nothing is written although all writers may write, and keeps its rate for ever. It
 //! also shares its time stamp with the bandwidth, whose updates therefore suppress its own.
 

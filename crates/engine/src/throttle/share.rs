@@ -4,7 +4,7 @@
 //! device has no completions and would never get a share, so it may always use a part of the headroom.
 //!
 //! # Kernel counterpart
-//! `__wb_calc_thresh`, `wb_dirty_limits`; sem. 4.3. Differs: `min_ratio` is 0 and `max_ratio` 100 % for all.
+//! `__wb_calc_thresh`, `wb_dirty_limits`. Differs: `min_ratio` is 0 and `max_ratio` 100 % for all.
 
 use super::proportions::Fraction;
 use super::sample::LimitMode;

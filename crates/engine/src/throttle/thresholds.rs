@@ -9,7 +9,7 @@
 //! ```
 //!
 //! # Kernel counterpart
-//! `domain_dirty_limits`, `dirty_freerun_ceiling`; sem. 4.1, 4.2. Differs: a tenant's limit is a number of pages, not a
+//! `domain_dirty_limits`, `dirty_freerun_ceiling`. Differs: a tenant's limit is a number of pages, not a
 //! fraction of the available ones.
 
 use crate::tunables::Tunables;

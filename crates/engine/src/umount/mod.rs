@@ -23,7 +23,7 @@
 //! itself, or thaws the volume. [`SuperBlock::umount`] then finds nothing left to flush.
 //!
 //! # Kernel counterpart
-//! `generic_shutdown_super`; sem. 6.1. Differs: it flushes before it detaches, and fails instead of losing data.
+//! `generic_shutdown_super`. Differs: it flushes before it detaches, and fails instead of losing data.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

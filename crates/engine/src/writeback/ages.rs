@@ -4,7 +4,7 @@
 //! The age stands alone: no other data depends on its value.
 //!
 //! # Kernel counterpart
-//! `dirty_expire_centisecs` and `dirty_writeback_centisecs`, which the kernel has once for all devices; sem. 3.9.
+//! `dirty_expire_centisecs` and `dirty_writeback_centisecs`, which the kernel has once for all devices.
 
 use std::time::Duration;
 

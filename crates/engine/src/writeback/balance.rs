@@ -8,7 +8,7 @@
 //! together.
 //!
 //! # Kernel counterpart
-//! `balance_dirty_pages_ratelimited`, `wb_over_bg_thresh`; sem. 4.
+//! `balance_dirty_pages_ratelimited`, `wb_over_bg_thresh`.
 
 use slackwater_sync::PercpuCounter;
 use slackwater_sync::lock::Mutex;

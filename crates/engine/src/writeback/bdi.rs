@@ -9,7 +9,7 @@
 //! `pinned_frames`, `failed` and `limit_frames` stand alone: no other data depends on their values.
 //!
 //! # Kernel counterpart
-//! `struct backing_dev_info`; sem. 1.4.
+//! `struct backing_dev_info`.
 
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 //! dropped by the unit's completion.
 //!
 //! # Kernel counterpart
-//! `truncate_inode_pages_range`, `folio_account_cleaned`; sem. 2.2.
+//! `truncate_inode_pages_range`, `folio_account_cleaned`.
 
 use std::ops::Range;
 

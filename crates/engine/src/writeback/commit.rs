@@ -23,7 +23,7 @@
 //!
 //! # Kernel counterpart
 //! NFS: unstable writes and COMMIT (`nfs_commit_inode`). Local file systems treat the page as clean as soon as the
-//! write is answered; sem. 8.4.
+//! write is answered.
 
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;

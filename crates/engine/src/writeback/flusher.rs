@@ -6,7 +6,7 @@
 //! `pass`, then the locks of the functions it calls.
 //!
 //! # Kernel counterpart
-//! `wb_workfn`, `wb_do_writeback`, `wb_writeback`; sem. 3.2, 3.3. Differs: it never blocks.
+//! `wb_workfn`, `wb_do_writeback`, `wb_writeback`. Differs: it never blocks.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::writeback::{Round, UnitClass, commit};
 
 /// Inodes visited before other wbs get their turn.
 const INODES_PER_STEP: usize = 64;
-/// Pages of one inode submitted before the next gets its turn: the minimum chunk of 4 MiB in sem. 3.4.
+/// Pages of one inode submitted before the next gets its turn: the default of `s_min_writeback_pages`, 4 MiB.
 const CHUNK_PAGES: u64 = 1024;
 
 /// When a wb wants to run again.

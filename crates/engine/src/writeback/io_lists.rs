@@ -19,7 +19,7 @@
 //! The wb's `LIST_LOCK` protects everything here; `Inode::list_slot` is read and written only under it.
 //!
 //! # Kernel counterpart
-//! `b_dirty`, `b_io`, `b_more_io`, `b_attached`; sem. 2.3, 1.5. Differs: I/O is asynchronous, so inodes with I/O in
+//! `b_dirty`, `b_io`, `b_more_io`, `b_attached`. Differs: I/O is asynchronous, so inodes with I/O in
 //! flight have a list of their own, as have those whose write-back failed.
 
 use slackwater_sync::shim::{Arc, Weak};

@@ -6,7 +6,7 @@
 //! sync.
 //!
 //! # Kernel counterpart
-//! `file_write_and_wait_range`, `sync_inodes_sb`, `sync_filesystem` with its two passes; sem. 3.7, 3.8.
+//! `file_write_and_wait_range`, `sync_inodes_sb`, `sync_filesystem` with its two passes.
 
 use std::ops::Range;
 

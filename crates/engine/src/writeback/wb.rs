@@ -13,7 +13,7 @@
 //! `Inode::state`. `work` and `switches` are leaves.
 //!
 //! # Kernel counterpart
-//! `struct bdi_writeback`; sem. 1.5, 1.6.
+//! `struct bdi_writeback`.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ use crate::writeback::io_lists::{IoLists, ListName};
 use crate::writeback::pool::FlusherPool;
 use crate::writeback::work::WbWork;
 
-/// Page counts of a wb; sem. 2.4. Only `Inode::account` changes them, which keeps them exact while inodes move.
+/// Page counts of a wb. Only `Inode::account` changes them, which keeps them exact while inodes move.
 pub(crate) struct WbStat {
     /// Dirty and not under write-back.
     pub(crate) reclaimable: PercpuCounter,

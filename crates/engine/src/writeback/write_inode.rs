@@ -5,7 +5,7 @@
 //!     backend ends up with are those the cache promised.
 //!
 //! # Kernel counterpart
-//! `__writeback_single_inode`, `write_inode`; sem. 2.2, 3.5.
+//! `__writeback_single_inode`, `write_inode`.
 
 use slackwater_sync::shim::Arc;
 

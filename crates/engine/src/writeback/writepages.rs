@@ -12,7 +12,7 @@
 //!     the completion has released its inode.
 //!
 //! # Kernel counterpart
-//! `write_cache_pages`, `folio_end_writeback`, `__writeback_single_inode`; sem. 2.2, 3.5, 3.7.
+//! `write_cache_pages`, `folio_end_writeback`, `__writeback_single_inode`.
 
 use std::ops::Range;
 

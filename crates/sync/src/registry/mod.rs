@@ -44,7 +44,7 @@
 //! The lock for changes of links and the lock for unlinked elements are leaves. A walk takes neither.
 //!
 //! # Kernel counterpart
-//! The list of shrinkers since 6.7 with `shrinker_try_get` and `shrinker_free` (sem. 10.5). Differs: a call that would
+//! The list of shrinkers since 6.7 with `shrinker_try_get` and `shrinker_free`. Differs: a call that would
 //! wait for itself is refused. So is a new user after the owner has closed the element; Linux admits one while another
 //! user is left, so two users that take turns could keep the owner waiting.
 #![allow(unsafe_code, reason = "a list whose links are followed while they change")]

@@ -7,7 +7,7 @@
 //! | [`refcount_rcu`] | a reference to one shrinker at a time | walks that are visiting this shrinker |
 //!
 //! # Kernel counterpart
-//! The three designs of sem. 10.4. The first two are kept to measure their cost.
+//! `shrinker_rwsem` up to 6.3, SRCU in 6.4, and `shrinker_try_get` since 6.7. The first two are kept to measure their cost.
 
 mod refcount_rcu;
 mod rwsem;

@@ -1,7 +1,7 @@
 //! The default form: a walk holds a reference to the shrinker it is visiting, and to no other.
 //!
 //! Registering is never blocked. Unregistering waits for scans of that shrinker alone; the list entry is freed by a
-//! callback. [`slackwater_sync::Registry`] is the list and explains why it may be walked without a lock; sem. 10.5.
+//! callback. [`slackwater_sync::Registry`] is the list and explains why it may be walked without a lock.
 //!
 //! # Invariants
 //! R1. The registrant owns the entry, and the list refers to it weakly. So only a link is left to the callback, and the

@@ -1,8 +1,7 @@
 //! The form in which unregistering waits for a grace period of readers that may sleep.
 //!
 //! Registering is never blocked, and walks are not blocked by either operation. But each unmount waits for a grace
-//! period: for every scan of every shrinker, and for joiners if there is none. It was reverted because of that cost;
-//! sem. 10.4. The list itself is read under a leaf lock here.
+//! period: for every scan of every shrinker, and for joiners if there is none. It was reverted because of that cost. The list itself is read under a leaf lock here.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

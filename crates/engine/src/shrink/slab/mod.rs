@@ -8,7 +8,7 @@
 //! D2. A pass calls a shrinker at most [`CALLS_MAX`] times. A scan that examined nothing ends it, like `Scanned::Stop`.
 //!
 //! # Kernel counterpart
-//! `do_shrink_slab`; sem. 10.2. Differs: it uses wide integers, so that no count overflows; D2; and a scan is never
+//! `do_shrink_slab`. Differs: it uses wide integers, so that no count overflows; D2; and a scan is never
 //! credited with examining or freeing more than it was asked for.
 
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering};

@@ -5,7 +5,7 @@
 //! to tenants other than the owner, the inode is switched to the last winner.
 //!
 //! # Kernel counterpart
-//! `wbc_attach_fdatawrite_inode`, `wbc_account_cgroup_owner`, `wbc_detach_inode`; sem. 5.2.
+//! `wbc_attach_fdatawrite_inode`, `wbc_account_cgroup_owner`, `wbc_detach_inode`.
 
 use slackwater_sync::shim::Arc;
 

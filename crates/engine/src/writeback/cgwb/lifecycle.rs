@@ -9,7 +9,7 @@
 //! The bdi's wbs (`CGWB_TREE`), then the tenant's list (`CGROUP`).
 //!
 //! # Kernel counterpart
-//! `wb_get_create`, `cgwb_create`, `cgwb_kill`, `cgwb_release_workfn`, `wb_shutdown`; sem. 1.7, 1.8. Differs: one
+//! `wb_get_create`, `cgwb_create`, `cgwb_kill`, `cgwb_release_workfn`, `wb_shutdown`. Differs: one
 //! tenant stands for both controllers, so a wb cannot have the wrong io cgroup. The tree is a table of short lists.
 
 use slackwater_sync::lock::Mutex;

@@ -10,7 +10,7 @@
 //! others.
 //!
 //! # Kernel counterpart
-//! `cgwb_create`, `inode_switch_wbs`, `cleanup_offline_cgwb`, `cgroup_writeback_umount`; sem. 1.7, 1.8, 5, 6.3.
+//! `cgwb_create`, `inode_switch_wbs`, `cleanup_offline_cgwb`, `cgroup_writeback_umount`.
 
 mod drain;
 mod foreign;

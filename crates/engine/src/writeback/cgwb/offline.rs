@@ -4,7 +4,7 @@
 //! of them becomes clean, the wb is woken and this runs again.
 //!
 //! # Kernel counterpart
-//! `cleanup_offline_cgwb`; sem. 5.7. Differs: a wb with dirty inodes is revisited when it has none left, not when the
+//! `cleanup_offline_cgwb`. Differs: a wb with dirty inodes is revisited when it has none left, not when the
 //! next tenant goes offline.
 
 use slackwater_sync::shim::Arc;

@@ -14,7 +14,7 @@
 //! Both wbs' `LIST_LOCK`s, then the inode's state. No lock is held when an inode reference is dropped.
 //!
 //! # Kernel counterpart
-//! `inode_switch_wbs`, `inode_prepare_wbs_switch`, `inode_switch_wbs_work_fn`; sem. 5.3, 5.5, 5.6. Differs: an inode
+//! `inode_switch_wbs`, `inode_prepare_wbs_switch`, `inode_switch_wbs_work_fn`. Differs: an inode
 //! keeps its place by age. A sync iterates over inodes, not wbs, so it cannot miss an inode that is switching, and no
 //! `wb_switch_rwsem` is needed to exclude switches from syncs.
 
@@ -183,7 +183,7 @@ impl<'a> Switch<'a> {
     }
 }
 
-/// S2. Kernel: `inode_prepare_wbs_switch`; sem. 6.5.
+/// S2. Kernel: `inode_prepare_wbs_switch`.
 fn prepare(inode: &Arc<Inode>, target: &Arc<BdiWriteback>, form: &dyn Drain) -> bool {
     let sb = inode.super_block();
     if !form.pin(sb) {
@@ -219,8 +219,7 @@ fn trace_refused(inode: &Inode, cause: &str) {
 }
 
 impl Inode {
-    /// Moves the inode to the wb of the tenant in `slot`, unless something prevents it. Kernel: `inode_switch_wbs`;
-    /// sem. 5.3.
+    /// Moves the inode to the wb of the tenant in `slot`, unless something prevents it. Kernel: `inode_switch_wbs`.
     pub(super) fn switch_wbs(self: &Arc<Self>, slot: u32) {
         let engine = self.super_block().engine();
         if self.is_switching() || engine.switches.in_flight() > MAX_IN_FLIGHT {
@@ -264,7 +263,7 @@ impl BdiWriteback {
 }
 
 impl Context {
-    /// Executes one context; sem. 5.5.
+    /// Executes one context.
     fn run(self, engine: &Shared) {
         let queue = &engine.switches;
         let moved = self.inodes.iter().filter(|inode| move_inode(inode, &self.target)).count();
@@ -307,7 +306,7 @@ impl Context {
     }
 }
 
-/// Moves one inode, with its counts and its place by age; sem. 5.6. False if it was freed or is on `new` already.
+/// Moves one inode, with its counts and its place by age. False if it was freed or is on `new` already.
 fn move_inode(inode: &Arc<Inode>, new: &Arc<BdiWriteback>) -> bool {
     loop {
         let old = inode.wb();

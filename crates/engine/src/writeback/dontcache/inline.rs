@@ -4,7 +4,7 @@
 //! write-back is left to the flusher's ordinary passes (periodic or background).
 //!
 //! # Kernel counterpart
-//! `filemap_flush_range` in `generic_write_sync` up to 7.1; sem. 7.1.
+//! `filemap_flush_range` in `generic_write_sync` up to 7.1.
 
 use std::ops::Range;
 

@@ -4,7 +4,7 @@
 //! O1. The pass takes the kick before it reads the count ([`Kick`](slackwater_sync::Kick)).
 //!
 //! # Kernel counterpart
-//! `filemap_dontcache_kick_writeback`, `wb_start_dontcache`; sem. 7.2, 7.3.
+//! `filemap_dontcache_kick_writeback`, `wb_start_dontcache`.
 
 use std::ops::Range;
 

@@ -18,7 +18,7 @@
 //!     copy. Dropping uses a trylock: a page that is being read stays, without the mark.
 //!
 //! # Kernel counterpart
-//! `folio_end_dropbehind`; sem. 7. Differs: D3, and a plain read never drops a page. `filemap::drop_read` implements
+//! `folio_end_dropbehind`. Differs: D3, and a plain read never drops a page. `filemap::drop_read` implements
 //! DONTCACHE reads. The inline form is kept to measure its cost.
 
 mod dropped;

@@ -1,7 +1,7 @@
 //! The incorrect form: it takes an empty queue as proof that no switch is in progress.
 //!
 //! A switch that is prepared but not yet queued is not covered by either wait. Its inode is referenced, so eviction
-//! skips it, and the switch drops it on a volume that no longer exists; sem. 6.2.
+//! skips it, and the switch drops it on a volume that no longer exists.
 
 use slackwater_sync::shim::Arc;
 

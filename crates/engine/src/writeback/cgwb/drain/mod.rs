@@ -8,7 +8,7 @@
 //! | [`per_sb`] | until the volume's count is zero; takes back switches that no thread is working on | yes, and depends on this volume alone |
 //!
 //! # Kernel counterpart
-//! `cgroup_writeback_umount` in four versions; sem. 6.3. The first three are kept to measure their cost. The last
+//! `cgroup_writeback_umount` in four versions. The first three are kept to measure their cost. The last
 //! differs: it takes back switches that a flusher has not begun, whereas Linux waits for the flusher and its grace
 //! period.
 

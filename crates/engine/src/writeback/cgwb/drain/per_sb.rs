@@ -1,8 +1,7 @@
 //! The default form: a count per super block, raised before the check of ACTIVE and dropped after the inode.
 //!
 //! Either the unmount sees the pin and waits, or the switch sees that ACTIVE is clear and has touched nothing. The
-//! barrier pair is that of [`slackwater_sync::InFlight`]. It waits for no grace period, no queue and no other volume;
-//! sem. 6.4, 6.5.
+//! barrier pair is that of [`slackwater_sync::InFlight`]. It waits for no grace period, no queue and no other volume.
 //!
 //! Queued switches of the volume, which wait for a grace period and a flusher, are taken back: which wb owns the inodes
 //! no longer matters. So the unmount waits only for switches that a thread is working on, between *prepare* and *queue*
