@@ -13,8 +13,9 @@ use crate::transport::Transport;
 /// Slices of a reply that are sent without copying: 1 MiB of page frames, the header and a few more.
 const SLICES_MAX: usize = 260;
 
-/// Whether the kernel has closed the connection with this descriptor.
-pub(crate) fn is_closed(fd: BorrowedFd<'_>) -> bool {
+/// Whether the kernel has closed the connection with this descriptor, which it does with the last mount or by force.
+#[must_use]
+pub fn is_closed(fd: BorrowedFd<'_>) -> bool {
     is_closed_within(fd, &Timespec::default())
 }
 

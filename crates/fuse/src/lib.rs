@@ -36,6 +36,7 @@ pub mod tenants;
 mod transport;
 mod volume;
 
+pub use connection::is_closed;
 pub use dirents::{Dirents, Full};
 pub use file_system::FileSystem;
 pub use fusectl::abort_connection;

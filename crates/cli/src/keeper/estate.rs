@@ -5,10 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::major;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use slackwater_fuse::{Printable as _, local_stat};
+use slackwater_fuse::{Printable as _, is_closed, local_stat};
 
 use crate::control::protocol::{FailedUpgrade, VolumeOptions};
 use crate::exit::Failure;
@@ -77,10 +76,7 @@ impl Parts {
 
     /// Whether the connection still exists. It ends with the last mount, or by force.
     pub(super) fn is_connected(&self) -> bool {
-        let Some(device) = self.0.get(&Part::Device) else { return false };
-        let mut device = [PollFd::new(device, PollFlags::empty())];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut device, Some(&now)).is_ok() && !device[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+        self.0.get(&Part::Device).is_some_and(|device| !is_closed(device.as_fd()))
     }
 
     /// Those of a message.

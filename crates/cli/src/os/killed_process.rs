@@ -8,38 +8,78 @@
 //! # Kernel counterpart
 //! `folio_wait_writeback` in `fuse_launder_folio`, which no signal ends.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use slackwater_arena::MountInfo;
-use slackwater_fuse::abort_connection;
+use slackwater_fuse::{abort_connection, is_closed};
+
+use crate::os::mount_table::mount_at;
 
 /// SIGKILL among the pending signals of a thread.
 const SIGKILL_BIT: u64 = 1 << 8;
 
-/// Aborts the connections of a process that was killed and has only dying threads left. Returns whether there were any.
+/// Aborts the connections of a process that was killed and has only dying threads left. Returns whether it had any.
 /// They are those that its descriptors name, which Linux shows from 6.17 on; its mount point may already have another
 /// mount.
 pub(crate) fn abort_connections_of(pid: u32) -> bool {
     if !is_killed(pid) {
         return false;
     }
-    let connections: BTreeSet<u32> = descriptors(pid).filter_map(|path| connection_of(&path)).collect();
-    for connection in &connections {
-        if let Err(error) = abort_connection(*connection) {
+    let named = descriptors(pid).filter_map(|path| Some((connection_of(&path)?, path)));
+    let connections: BTreeMap<u32, PathBuf> = named.collect();
+    let mut has_any = false;
+    for (connection, descriptor) in connections {
+        let is_meant = || {
+            let is_meant = is_of(connection, &descriptor);
+            has_any |= is_meant;
+            is_meant
+        };
+        if let Err(error) = abort_connection(connection, is_meant) {
             tracing::info!(%error, connection, "cannot abort the FUSE connection of a killed process");
         }
     }
-    !connections.is_empty()
+    has_any
 }
 
-/// Aborts the connection of a mount that serves nothing.
+/// Aborts the connection of a mount that serves nothing, if it is still mounted.
 pub(crate) fn end_connection_at(mount: &MountInfo) {
     let number = mount.device.split_once(':').and_then(|(_, minor)| minor.parse().ok());
-    if let Some(Err(error)) = number.map(abort_connection) {
+    let is_there = || mount_at(&mount.point).as_ref() == Some(mount);
+    if let Some(Err(error)) = number.map(|number| abort_connection(number, is_there)) {
         tracing::info!(%error, device = mount.device, "cannot abort the FUSE connection of a dead process");
     }
+}
+
+/// Whether the connection with this number is that of a descriptor of a killed process. A connection that has ended keeps its
+/// number in the descriptor, and the kernel may have given it to another mount.
+fn is_of(connection: u32, descriptor: &Path) -> bool {
+    match copy_of(descriptor) {
+        Ok(copy) => !is_closed(copy.as_fd()),
+        // A security module can forbid it. The server of another mount has a descriptor with the number too.
+        Err(_) => !is_served(connection),
+    }
+}
+
+/// A duplicate of a descriptor of a thread, from the file in `/proc` that describes it.
+fn copy_of(descriptor: &Path) -> Result<OwnedFd, Errno> {
+    const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+    let number = |path: &Path| path.file_name()?.to_str()?.parse().ok();
+    let thread = descriptor.parent().and_then(Path::parent).and_then(number).and_then(Pid::from_raw);
+    let (thread, fd) = thread.zip(number(descriptor)).ok_or(Errno::INVAL)?;
+    pidfd_getfd(pidfd_open(thread, THREAD)?, fd, PidfdGetfdFlags::empty())
+}
+
+/// Whether a process that was not killed has a descriptor of the connection.
+fn is_served(connection: u32) -> bool {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.any(|pid| !is_killed(pid) && descriptors(pid).any(|path| connection_of(&path) == Some(connection)))
 }
 
 /// Whether every thread is gone or was killed, so that none will do anything again.

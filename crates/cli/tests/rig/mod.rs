@@ -309,14 +309,21 @@ impl Drop for Process {
     }
 }
 
-/// Aborts the connections of a killed process, as the next command would. No command can do it here: as a child of this
-/// process, it has a copy of each file that is open on the mount, and closing that waits for the killed process too.
-fn abort_connections_of(pid: u32) {
+/// Aborts the connections that a killed process has at a mount point, as the next command would. No command can do it here:
+/// as a child of this process, it has a copy of each file that is open on the mount, and closing that waits for the killed
+/// process too.
+fn abort_connections_of(pid: u32, mountpoint: &Path) {
+    let is_mounted = |number: u32| {
+        let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        let (device, point) = (format!(" 0:{number} "), format!(" {} ", mountpoint.display()));
+        mounts.lines().any(|mount| mount.contains(&device) && mount.contains(&point))
+    };
     let list = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     for descriptor in list(Path::new(&format!("/proc/{pid}/task"))).flat_map(|thread| list(&thread.join("fdinfo"))) {
         let text = fs::read_to_string(descriptor).unwrap_or_default();
         if let Some(number) = text.lines().find_map(|line| line.strip_prefix("fuse_connection:")) {
-            abort_connection(number.trim().parse().unwrap()).unwrap();
+            let number = number.trim().parse().unwrap();
+            abort_connection(number, || is_mounted(number)).unwrap();
         }
     }
 }
@@ -359,7 +366,7 @@ impl Mount {
         let deadline = Instant::now() + ENDS_WITHIN;
         while self.process.0.try_wait().unwrap().is_none() {
             if Instant::now() > deadline {
-                abort_connections_of(self.process.0.id());
+                abort_connections_of(self.process.0.id(), &self.mountpoint);
                 self.process.wait();
             }
             thread::sleep(Duration::from_millis(1));

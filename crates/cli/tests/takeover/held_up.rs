@@ -2,9 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::kept::Kept;
@@ -138,6 +141,74 @@ fn p03_signals_end_a_mount_while_the_source_holds_a_dead_server() {
     }
     kept.mount.wait_said("Press Ctrl-C again", 1);
     held.check_that_nothing_is_lost();
+}
+
+/// A dead process has descriptors of connections that have ended, and the kernel gives their numbers to the next mounts. The
+/// command that ended such a process also ended those mounts.
+#[test]
+fn p09_a_dead_process_ends_no_other_mount_that_has_the_number_of_its_own() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let disk = Disk::new(&scratch);
+    let (source, mountpoint) = (disk.path.join("source"), scratch.dir("held", 0o755));
+    fs::create_dir(&source).unwrap();
+    let mut held = scratch.mount(&source, &mountpoint, &["--dirty-expire", "1h"]);
+    let number = device(&mountpoint);
+    fs::write(mountpoint.join("file"), "old").unwrap();
+    disk.freeze();
+    let sync = Process::spawn(scratch.command(["sync", mountpoint.to_str().unwrap()]).stderr(Stdio::null()));
+    let dead = Pid::from_child(&held.process.0);
+    wait_until("the process waits for its source", || is_held(dead));
+    kill_process(dead, Signal::KILL).unwrap();
+    drop(sync);
+    unmount(&mountpoint, UnmountFlags::DETACH).unwrap();
+
+    let (other_source, other) = scratch.pair("other");
+    fs::write(other_source.join("file"), "other").unwrap();
+    let mut mounted = None;
+    wait_until("a mount has the number", || {
+        if !is_next(&scratch, number) {
+            return false;
+        }
+        let next = scratch.mount(&other_source, &other, &[]);
+        if device(&other) != number {
+            scratch.umount(&other);
+            return false;
+        }
+        mounted = Some(next);
+        true
+    });
+    let status = scratch.run(["status"]);
+    assert!(is_held(dead), "it is still there: {}", status.text);
+    assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "other");
+    scratch.umount(&other);
+    drop(mounted);
+    disk.thaw();
+    held.process.wait();
+    scratch.status_after_death().expect(0, &["which died"]);
+    let again = scratch.mount(&source, &mountpoint, &[]);
+    assert_eq!(fs::read_to_string(mountpoint.join("file")).unwrap(), "old");
+    scratch.umount(&mountpoint);
+    drop(again);
+}
+
+fn device(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().dev()
+}
+
+/// Lets other mounts have all lower numbers that are free. Returns whether the next mount gets `number`, if no test mounts
+/// meanwhile.
+fn is_next(scratch: &Scratch, number: u64) -> bool {
+    static PLACES: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let place = scratch.dir(&format!("number-{}", PLACES.fetch_add(1, Ordering::Relaxed)), 0o755);
+        mount("none", &place, "tmpfs", MountFlags::empty(), None).unwrap();
+        let found = device(&place);
+        if found >= number {
+            unmount(&place, UnmountFlags::empty()).unwrap();
+            return found == number;
+        }
+    }
 }
 
 /// Whether a signal waits for the process.

@@ -405,9 +405,7 @@ impl MountedVolume {
                 false => place.unmount(true),
             });
         }
-        if !self.is_aborted()
-            && let Err(error) = abort_connection(minor(self.dev))
-        {
+        if let Err(error) = abort_connection(minor(self.dev), || !self.is_aborted()) {
             tracing::debug!(%error, "cannot abort the connection: closing it");
             self.session.cut();
         }
