@@ -158,7 +158,8 @@ const ALL_PROGRAMS: &str = "(all test programs)";
 fn run_beside(name: &str, extent: Extent) -> (Result<Tested, String>, String, f64) {
     let start = Instant::now();
     let run = || {
-        let program = std::env::current_exe()?;
+        // A build may have replaced the file meanwhile.
+        let program = format!("/proc/{}/exe", std::process::id());
         let log = std::env::temp_dir().join(format!("slackwater-xtask-{name}-{}.txt", std::process::id()));
         let file = File::create(&log)?;
         let mut command = Command::new("nice");

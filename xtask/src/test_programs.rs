@@ -115,8 +115,14 @@ impl TestProgram {
     fn run(&self, log: &Path, arguments: &[String], threads: &str) -> Result<(bool, String), String> {
         let file = File::create(log).map_err(|error| cannot(log, &error))?;
         let errors = file.try_clone().map_err(|error| cannot(log, &error))?;
-        let mut command = Command::new(&self.path);
-        command.args(arguments).current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        // Signals that the run ignores, as under nohup, would be ignored by all programs that the tests start.
+        let mut command = Command::new("env");
+        command
+            .arg("--default-signal=HUP,INT,QUIT")
+            .arg(&self.path)
+            .args(arguments)
+            .current_dir(&self.folder)
+            .env("CARGO_MANIFEST_DIR", &self.folder);
         command.env(THREADS, threads).envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let status = command.status().map_err(|error| cannot(&self.path, &error))?;
