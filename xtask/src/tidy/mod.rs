@@ -1,11 +1,11 @@
-//! The rules of this project that no standard tool knows, checked by reading the text line by line.
+//! The rules of this project that no standard tool knows, checked by reading the text.
 //!
 //! [`tree`] reads the files and [`scan`] tells code from comments and tests; every other file here holds a group of
 //! rules. A rule is a function from the tree to its findings, has its line in [`RULES`] and its own test
 //! on small inline sources. A rule that refuses something names what to do instead.
 
 mod api;
-mod arrows;
+mod engine;
 mod links;
 mod names;
 mod pages;
@@ -38,22 +38,13 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [(&str, Rule); 22] = [
-    ("file-length", shape::file_length),
-    ("module-doc", shape::module_doc),
-    ("ascii", shape::ascii),
-    ("long-tests", shape::long_tests),
-    ("banned-name", names::banned_names),
-    ("banned-word", names::banned_words),
+const RULES: [(&str, Rule); 13] = [
+    ("file", shape::files),
+    ("name", names::names),
     ("printable", reach::printable),
-    ("scheduler", reach::scheduler),
-    ("clock", reach::clock),
-    ("unsafe", reach::unsafe_code),
-    ("fence", reach::fences),
-    ("crate-arrow", arrows::crates),
-    ("engine-order", arrows::engine),
+    ("scheduler", reach::scheduler_and_clock),
+    ("engine", engine::order),
     ("promise", promises::promises),
-    ("readme", promises::readme),
     ("tunable", tunables::tunables),
     ("api", api::listings),
     ("prose", prose::prose),

@@ -1,4 +1,4 @@
-//! Each documented promise has a test, and each documented command exists.
+//! Each documented promise has a test.
 
 use std::collections::BTreeMap;
 
@@ -51,37 +51,6 @@ fn promise_of_test(code: &str) -> Option<u32> {
     if digits.len() >= 2 { digits.parse().ok() } else { None }
 }
 
-/// Each `cargo` line in a `sh` block of the README names a check, a package and an example that exist.
-pub(super) fn readme(tree: &Tree) -> Vec<Finding> {
-    let Some(file) = tree.file("README.md") else { return Vec::new() };
-    let mut findings = Vec::new();
-    let mut in_shell = false;
-    for (number, line) in file.numbered() {
-        if line.trim_start().starts_with("```") {
-            in_shell = line.trim() == "```sh";
-        }
-        let words: Vec<&str> = line.split_whitespace().collect();
-        if !in_shell || words.first() != Some(&"cargo") {
-            continue;
-        }
-        for pair in words.windows(2) {
-            let exists = match pair[0] {
-                "xtask" => pair[1] == "ci" || crate::steps::STEPS.iter().any(|step| step.name == pair[1]),
-                "-p" | "--package" => {
-                    let name = format!("name = \"{}\"", pair[1]);
-                    tree.files.iter().any(|file| file.path.ends_with("Cargo.toml") && file.text.contains(&name))
-                }
-                "--example" => tree.rust().any(|file| file.path.ends_with(&format!("/examples/{}.rs", pair[1]))),
-                _ => true,
-            };
-            if !exists {
-                findings.push(Finding::new(&file.path, number, format!("`{} {}` does not exist", pair[0], pair[1])));
-            }
-        }
-    }
-    findings
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,17 +77,5 @@ mod tests {
         for line in ["### P12: x", "**P12.** x", "* **P12** x", "- **P12 x**"] {
             assert_eq!(promise_of_line(line), Some(12), "{line}");
         }
-    }
-
-    #[test]
-    fn commands_of_the_readme_exist() {
-        let readme = "```sh\ncargo xtask test\ncargo xtask tets\ncargo run -p slackwater --example write\ncargo run --example gone\n```\n\
-                      cargo xtask prose\n";
-        let files = [
-            ("README.md", readme),
-            ("crates/engine/Cargo.toml", "name = \"slackwater\"\n"),
-            ("crates/engine/examples/write.rs", "//! X.\n"),
-        ];
-        assert_eq!(places(super::readme, &files), ["README.md:3", "README.md:5"]);
     }
 }

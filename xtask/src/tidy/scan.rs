@@ -1,4 +1,9 @@
-//! Splits Rust source into code, comments and tests, one record per line, without a parser.
+//! Splits Rust source into code, comments and tests, one record per line.
+
+#![allow(clippy::wildcard_enum_match_arm, reason = "most kinds of tokens are code")]
+
+use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, TokenKind, tokenize};
+use syn::UseTree;
 
 /// One line. `code` and `comment` leave out the contents of strings and characters.
 #[derive(Debug, Default)]
@@ -19,115 +24,30 @@ pub(super) struct Named {
     pub(super) is_test: bool,
 }
 
-enum State {
-    Code,
-    LineComment,
-    BlockComment(usize),
-    Text,
-    /// A raw string with this many `#`.
-    RawText(usize),
-}
-
 /// The lines of `text`.
 pub(super) fn lines(text: &str) -> Vec<Line> {
-    let mut lines = vec![Line::default()];
-    let mut state = State::Code;
-    let mut rest = text;
-    // The string that is open, and the index of its first line.
-    let (mut string, mut string_line) = (String::new(), 0);
-    while let Some(next) = rest.chars().next() {
-        let number = lines.len() - 1;
-        let line = &mut lines[number];
-        let mut taken = next.len_utf8();
-        if next == '\n' {
-            lines.push(Line::default());
-            match state {
-                State::LineComment => state = State::Code,
-                State::Text | State::RawText(_) => string.push('\n'),
-                State::Code | State::BlockComment(_) => {}
+    let mut lines: Vec<Line> = text.lines().map(|_| Line::default()).collect();
+    let (mut start, mut number) = (0, 0);
+    for token in tokenize(text, FrontmatterAllowed::No) {
+        let part = &text[start..start + token.len as usize];
+        match token.kind {
+            TokenKind::LineComment { .. } | TokenKind::BlockComment { .. } => {
+                part.lines().zip(&mut lines[number..]).for_each(|(part, line)| line.comment += part);
             }
-            rest = &rest[taken..];
-            continue;
+            TokenKind::Literal { kind: LiteralKind::Str { .. } | LiteralKind::RawStr { .. }, .. } => {
+                lines[number].code += "\"\"";
+                lines[number].strings.extend(syn::parse_str::<syn::LitStr>(part).map(|string| string.value()));
+            }
+            TokenKind::Literal { kind: LiteralKind::Char { .. } | LiteralKind::ByteStr { .. }, .. } => {
+                lines[number].code += "''";
+            }
+            _ => part.lines().zip(&mut lines[number..]).for_each(|(part, line)| line.code += part),
         }
-        match state {
-            State::Code if rest.starts_with("//") => state = State::LineComment,
-            State::Code if rest.starts_with("/*") => (state, taken) = (State::BlockComment(1), 2),
-            State::Code if next == '"' => {
-                let before = line.code.trim_end_matches('#');
-                let hashes = line.code.len() - before.len();
-                state = if before.ends_with('r') { State::RawText(hashes) } else { State::Text };
-                (string, string_line) = (String::new(), number);
-                line.code.push('"');
-            }
-            State::Code => {
-                taken = character(rest).unwrap_or(taken);
-                line.code.push(next);
-            }
-            State::LineComment => {}
-            State::BlockComment(depth) if rest.starts_with("*/") => {
-                (state, taken) = (if depth == 1 { State::Code } else { State::BlockComment(depth - 1) }, 2);
-            }
-            State::BlockComment(depth) if rest.starts_with("/*") => {
-                (state, taken) = (State::BlockComment(depth + 1), 2)
-            }
-            State::BlockComment(_) => {}
-            State::Text if next == '\\' => {
-                let escaped = rest[1..].chars().next().unwrap_or_default();
-                match escaped {
-                    // Marked for `joined`; the newline itself is read next, so that lines are still counted.
-                    '\n' => string.push('\u{0}'),
-                    'n' => string.push('\n'),
-                    _ => string.push(escaped),
-                }
-                taken += if escaped == '\n' { 0 } else { escaped.len_utf8() };
-            }
-            State::Text if next == '"' => {
-                line.code.push('"');
-                lines[string_line].strings.push(joined(&string));
-                state = State::Code;
-                rest = &rest[taken..];
-                continue;
-            }
-            State::RawText(hashes) if next == '"' && rest[1..].starts_with(&"#".repeat(hashes)) => {
-                line.code.push('"');
-                lines[string_line].strings.push(string.clone());
-                state = State::Code;
-                rest = &rest[1 + hashes..];
-                continue;
-            }
-            State::Text | State::RawText(_) => string.push(next),
-        }
-        if matches!(state, State::LineComment | State::BlockComment(_)) {
-            line.comment.push_str(&rest[..taken]);
-        }
-        rest = &rest[taken..];
-    }
-    if text.ends_with('\n') {
-        lines.pop();
+        start += part.len();
+        number += part.matches('\n').count();
     }
     mark_tests(&mut lines);
     lines
-}
-
-/// A string whose lines end in a backslash, marked by a NUL, as the compiler joins them.
-fn joined(string: &str) -> String {
-    let mut parts = string.split("\u{0}\n");
-    let mut whole = parts.next().unwrap_or_default().to_owned();
-    parts.for_each(|part| whole.push_str(part.trim_start()));
-    whole
-}
-
-/// Length of the character literal that `text` starts with, if it is one and no lifetime.
-fn character(text: &str) -> Option<usize> {
-    let inner = text.strip_prefix('\'')?;
-    let mut letters = inner.char_indices();
-    let (_, first) = letters.next()?;
-    let (end, second) = letters.next()?;
-    if first != '\\' {
-        return (second == '\'').then_some(end + 2);
-    }
-    let after_escape = end + second.len_utf8();
-    Some(1 + after_escape + inner[after_escape..].find('\'')? + 1)
 }
 
 /// Marks every item under a `cfg` that holds in tests only: from the attribute to its closing brace or semicolon.
@@ -172,68 +92,39 @@ pub(super) fn is_identifier(letter: char) -> bool {
 
 /// Every path of two or more segments in the code, and everything that a `use` names.
 pub(super) fn named(lines: &[Line]) -> Vec<Named> {
+    const STARTS: [&str; 4] = ["use ", "pub use ", "pub(crate) use ", "pub(super) use "];
     let mut found = Vec::new();
     let mut open_use: Option<(usize, String)> = None;
     for (number, line) in (1..).zip(lines) {
-        let mut add = |line_number, path: &str| {
-            found.push(Named { line: line_number, path: path.to_owned(), is_test: line.is_test });
+        let mut add = |number, path: &str| {
+            found.push(Named { line: number, path: path.to_owned(), is_test: line.is_test });
         };
-        if open_use.is_none()
-            && let Some(start) = use_start(&line.code)
-        {
-            open_use = Some((number, start.to_owned()));
-        } else if let Some((_, text)) = &mut open_use {
-            text.push(' ');
-            text.push_str(&line.code);
+        if let Some((_, text)) = &mut open_use {
+            *text += &line.code;
+        } else if STARTS.iter().any(|start| line.code.trim_start().starts_with(start)) {
+            open_use = Some((number, line.code.clone()));
         } else {
             let words = line.code.split(|letter| !is_identifier(letter) && letter != ':');
             words.filter(|word| word.contains("::")).for_each(|word| add(number, word.trim_matches(':')));
         }
-        if let Some((start, text)) = &open_use
-            && let Some((tree, _)) = text.split_once(';')
+        if let Some((start, text)) = open_use.take_if(|(_, text)| text.contains(';'))
+            && let Ok(item) = syn::parse_str::<syn::ItemUse>(&text)
         {
-            expand("", tree, &mut |path| add(*start, path));
-            open_use = None;
+            expand("", &item.tree, &mut |path| add(start, path));
         }
     }
     found
 }
 
-/// The text after `use` if the line starts with one, with or without `pub`.
-fn use_start(code: &str) -> Option<&str> {
-    let code = code.trim_start();
-    let after_reach = match code.strip_prefix("pub") {
-        Some(rest) if rest.starts_with('(') => rest.split_once(')')?.1,
-        Some(rest) => rest,
-        None => code,
-    };
-    after_reach.trim_start().strip_prefix("use ")
-}
-
 /// Calls `add` with each path of a `use` tree.
-fn expand(prefix: &str, tree: &str, add: &mut impl FnMut(&str)) {
-    let tree = tree.trim();
-    let Some((head, group)) = tree.split_once('{') else {
-        let path = tree.split(" as ").next().unwrap_or(tree).trim();
-        if !path.is_empty() {
-            add(format!("{prefix}{path}").trim_matches(':'));
-        }
-        return;
-    };
-    let group = group.trim_end().strip_suffix('}').unwrap_or(group);
-    let (mut depth, mut start) = (0_usize, 0);
-    for (at, letter) in group.char_indices() {
-        match letter {
-            '{' => depth += 1,
-            '}' => depth = depth.saturating_sub(1),
-            ',' if depth == 0 => {
-                expand(&format!("{prefix}{}", head.trim()), &group[start..at], add);
-                start = at + 1;
-            }
-            _ => {}
-        }
+fn expand(prefix: &str, tree: &UseTree, add: &mut impl FnMut(&str)) {
+    match tree {
+        UseTree::Path(part) => expand(&format!("{prefix}{}::", part.ident), &part.tree, add),
+        UseTree::Name(part) => add(&format!("{prefix}{}", part.ident)),
+        UseTree::Rename(part) => add(&format!("{prefix}{}", part.ident)),
+        UseTree::Glob(_) => add(&format!("{prefix}*")),
+        UseTree::Group(group) => group.items.iter().for_each(|tree| expand(prefix, tree, add)),
     }
-    expand(&format!("{prefix}{}", head.trim()), &group[start..], add);
 }
 
 #[cfg(test)]
@@ -248,9 +139,9 @@ mod tests {
     fn comments_and_strings_are_no_code() {
         assert_eq!(code("a /* b /* c */ d */ e // f"), ["a  e "]);
         assert_eq!(code("x(\"// \\\" y\"); z"), ["x(\"\"); z"]);
-        assert_eq!(code("x(r#\"a \" b\"#, br\"\\\"); z"), ["x(r#\"\", br\"\"); z"]);
-        assert_eq!(code("f('\"', '\\'', '\\u{7f}', b'/'); &'a str"), ["f(', ', ', b'); &'a str"]);
-        assert_eq!(code("\"one \\\n two\" x\ny"), ["\"", "\" x", "y"]);
+        assert_eq!(code("x(r#\"a \" b\"#, b\"\\\"\"); z"), ["x(\"\", ''); z"]);
+        assert_eq!(code("f('\"', '\\'', '\\u{7f}'); &'a str"), ["f('', '', ''); &'a str"]);
+        assert_eq!(code("\"one \\\n two\" x\ny"), ["\"\"", " x", "y"]);
         assert_eq!(lines("a // b\n/// c")[1].comment, "/// c");
     }
 
