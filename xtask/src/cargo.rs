@@ -1,10 +1,12 @@
-//! One call of cargo, which can be run and can be printed so that a reader repeats it in a shell.
+//! Calls of cargo, which can be run and can be printed so that a reader repeats them in a shell; and what they report.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::AddAssign;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use serde_json::Value;
 
 /// A cargo command line with the environment it needs.
 pub(crate) struct Cargo {
@@ -106,6 +108,18 @@ impl fmt::Display for Cargo {
         }
         write!(f, "cargo {}", self.arguments.join(" "))
     }
+}
+
+/// The output of `cargo metadata` with these arguments.
+pub(crate) fn metadata(arguments: &str) -> Result<Value, String> {
+    let text = Cargo::new("metadata --format-version 1").args(arguments).output()?;
+    serde_json::from_slice(&text).map_err(|error| format!("cargo metadata: {error}"))
+}
+
+/// Where cargo builds this checkout.
+pub(crate) fn target_directory() -> Result<PathBuf, String> {
+    let metadata = metadata("--no-deps")?;
+    metadata["target_directory"].as_str().map(PathBuf::from).ok_or_else(|| "cargo names no target directory".into())
 }
 
 /// Sum of the `test result:` lines of test programs.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cargo::Cargo;
+use crate::cargo;
 
 /// Licences that ask for no more than attribution. Copyleft per file (MPL) is left out on purpose.
 /// `CDLA-Permissive-2.0` is that of Mozilla's list of certificate authorities, which is data.
@@ -23,8 +23,7 @@ const ACCEPTED: [&str; 12] = [
 
 /// Checks all packages of `cargo metadata` and lists those that do not fit.
 pub(crate) fn run() -> Result<(), String> {
-    let text = Cargo::new("metadata --format-version 1 --all-features").output()?;
-    let metadata: Value = serde_json::from_slice(&text).map_err(|error| format!("cargo metadata: {error}"))?;
+    let metadata = cargo::metadata("--all-features")?;
     let packages = metadata["packages"].as_array().ok_or("cargo metadata names no packages")?;
     let refused = refused(packages);
     if refused.is_empty() {

@@ -1,13 +1,12 @@
 //! The checks in their order, and how they are run, timed and reported.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use crate::cargo::{Cargo, Flaky, TestCount, Tested};
-use crate::folders::children;
+use crate::cargo::{self, Cargo, Flaky, TestCount, Tested};
 use crate::test_programs::TestProgram;
 use crate::{dist, licences, packages, suites, test_programs, tidy};
 
@@ -198,7 +197,7 @@ fn test(extent: Extent) -> Result<Tested, String> {
     if extent == Extent::Full {
         packages::install(packages::FOR_LONG_TESTS);
     }
-    let list = suites::target_directory()?.join("skipped-tests");
+    let list = cargo::target_directory()?.join("skipped-tests");
     let _ = fs::remove_file(&list);
     // All targets first, since some tests run programs of other packages.
     let mut programs = TestProgram::examples()?;
@@ -220,48 +219,74 @@ fn all_tests() -> Cargo {
     Cargo::new("test --workspace").args(suites::FEATURES).linted()
 }
 
-/// The tests marked `#[ignore = "long: ..."]` that find faults, and more rounds of others. The engine is built in release mode,
-/// and the command as it is released, but for object volumes.
-fn heavy(_: Extent) -> Result<Tested, String> {
-    packages::install(packages::FOR_TESTS);
-    packages::install(packages::FOR_LONG_TESTS);
-    let command = dist::command()?.display().to_string();
-    let engine = Cargo::new("test --release --package slackwater-backends --test lives --test model");
-    let mut programs: Vec<_> =
-        TestProgram::build(engine)?.into_iter().map(|program| program.args("--ignored")).collect();
-    for program in TestProgram::build(all_tests())? {
-        // Their tests ask for a command with all features.
-        if program.is("csi") || program.is("daemon") || program.is("docker_plugin") {
-            programs.push(program.clone().args("--ignored"));
-        }
-        if program.is("csi") {
-            programs.push(program.clone().env("SLACKWATER_CSI_SEQUENCES", "300").args("sequences::"));
-        }
-        if program.is("slackwater_object") {
-            programs.push(program.env("SLACKWATER_LONG", "yes").args("crash_at_any_request round_trip histories"));
-            continue;
-        }
-        if program.is("model") && program.is_of("object") {
-            programs.push(program.env("SLACKWATER_HISTORIES", "300"));
-            continue;
-        }
-        let program = program.env(COMMAND, &command);
-        if program.is("mounts") {
-            programs.push(program.clone().args("--ignored"));
-            let kills = program.env("SLACKWATER_MOUNT_KILLS", "50").env("SLACKWATER_MOUNT_RUNS", "10");
-            programs.push(kills.args("kills:: crash_mix:: load::"));
-        } else if program.is("takeover") {
-            // A hundred kills of a kept mount under programs of all kinds, among them two databases.
-            programs.push(program.env("SLACKWATER_KEPT_KILLS", "100").args("--include-ignored many_kills::"));
-        } else if program.is("power_cut") {
-            programs.push(program.env("SLACKWATER_POWER_CUTS", "50"));
-        }
+/// A run of the test program `program`, named as `NAME` or `PACKAGE/NAME`.
+struct Run {
+    program: &'static str,
+    variables: &'static [(&'static str, &'static str)],
+    arguments: &'static str,
+    /// The tests run the command as it is released, but for object volumes. Otherwise it has all features, without
+    /// optimisation.
+    is_released: bool,
+}
+
+/// The tests marked `#[ignore = "long: ..."]` that find faults, and more rounds of others.
+#[rustfmt::skip]
+const HEAVY: [Run; 10] = [
+    Run { program: "csi", variables: &[], arguments: "--ignored", is_released: false },
+    Run { program: "csi", variables: &[("SLACKWATER_CSI_SEQUENCES", "300")], arguments: "sequences::", is_released: false },
+    Run { program: "daemon", variables: &[], arguments: "--ignored", is_released: false },
+    Run { program: "docker_plugin", variables: &[], arguments: "--ignored", is_released: false },
+    Run { program: "mounts", variables: &[], arguments: "--ignored", is_released: true },
+    Run { program: "mounts", variables: &[("SLACKWATER_MOUNT_KILLS", "50"), ("SLACKWATER_MOUNT_RUNS", "10")], arguments: "kills:: crash_mix:: load::", is_released: true },
+    Run { program: "object/model", variables: &[("SLACKWATER_HISTORIES", "300")], arguments: "", is_released: false },
+    Run { program: "power_cut", variables: &[("SLACKWATER_POWER_CUTS", "50")], arguments: "", is_released: true },
+    Run { program: "slackwater_object", variables: &[("SLACKWATER_LONG", "yes")], arguments: "crash_at_any_request round_trip histories", is_released: false },
+    // A hundred kills of a kept mount under programs of all kinds, among them two databases.
+    Run { program: "takeover", variables: &[("SLACKWATER_KEPT_KILLS", "100")], arguments: "--include-ignored many_kills::", is_released: true },
+];
+
+const OVER_URING: &[(&str, &str)] = &[("SLACKWATER_TEST_TRANSPORT", "uring")];
+
+/// The tests of the transport and of promises over io_uring. A test of a promise is named after it, such as `p02_...`.
+#[rustfmt::skip]
+const URING_OF_GATE: [Run; 2] = [
+    Run { program: "mounts", variables: OVER_URING, arguments: "transport:: ::p0 ::p1", is_released: false },
+    Run { program: "volume", variables: OVER_URING, arguments: "::p0 ::p1", is_released: false },
+];
+
+/// The tests that end, stop or take over a mount, or wait in one, over io_uring.
+#[rustfmt::skip]
+const URING: [Run; 3] = [
+    Run { program: "mounted", variables: OVER_URING, arguments: "", is_released: true },
+    Run { program: "mounts", variables: OVER_URING, arguments: "transport:: kills:: crash_mix:: hung_source:: startup:: forced_unmounts:: lifecycle:: load:: signals::", is_released: true },
+    Run { program: "volume", variables: OVER_URING, arguments: "", is_released: true },
+];
+
+/// The built test programs of `runs`. A run without a program is an error: otherwise its tests would disappear unnoticed.
+fn programs_of(runs: &[Run]) -> Result<Vec<TestProgram>, String> {
+    let command = if runs.iter().any(|run| run.is_released) { dist::command()? } else { PathBuf::new() };
+    let built = TestProgram::build(all_tests())?;
+    let mut programs = Vec::new();
+    for Run { program, variables, arguments, is_released } in runs {
+        let found = built.iter().find(|built| built.is(program)).ok_or_else(|| format!("no test program {program}"))?;
+        let command = is_released.then(|| (COMMAND, command.to_str().unwrap_or_default()));
+        let variables = variables.iter().copied().chain(command);
+        programs.push(variables.fold(found.clone().args(arguments), |program, (name, value)| program.env(name, value)));
     }
-    test_programs::run(programs)
+    Ok(programs)
 }
 
 /// The variable with the `slackwater` that the tests of the command run, if not the one that is built with them.
 const COMMAND: &str = "SLACKWATER_TEST_COMMAND";
+
+/// The runs of [`HEAVY`], and the long tests of the engine, which is built in release mode.
+fn heavy(_: Extent) -> Result<Tested, String> {
+    packages::install(packages::FOR_TESTS);
+    packages::install(packages::FOR_LONG_TESTS);
+    let engine = Cargo::new("test --release --package slackwater-backends --test lives --test model");
+    let engine = TestProgram::build(engine)?.into_iter().map(|program| program.args("--ignored"));
+    test_programs::run(engine.chain(programs_of(&HEAVY)?).collect())
+}
 
 fn fuzz(_: Extent) -> Result<Tested, String> {
     all_tests().args("--test fuzz").env("SLACKWATER_FUZZ_SECONDS", "30").run_tests().map(Tested::from)
@@ -278,34 +303,17 @@ fn suites(_: Extent) -> Result<Tested, String> {
     no_tests(suites::run(&["--store", "s3", "git"]))
 }
 
-/// Tests of mounts once more, over io_uring, which is switched on for that time. The same selection of packages as in `test`
-/// saves compiling their dependencies with other features. The gate runs those of the transport and of promises; all checks run
-/// those that end, stop or take over a mount, or wait in one, with the command as it is released.
+/// Tests of mounts once more, over io_uring, which is switched on for that time.
 fn uring(extent: Extent) -> Result<Tested, String> {
     let Some(_switch) = Switch::on() else {
         println!("skipped: {URING_SWITCH} cannot be switched on here");
         return Ok(Tested::default());
     };
-    let command = if extent == Extent::Full { Some(dist::command()?.display().to_string()) } else { None };
-    let programs = TestProgram::build(all_tests())?.into_iter().filter_map(|program| {
-        let program = program.env("SLACKWATER_TEST_TRANSPORT", "uring");
-        let Some(command) = &command else {
-            // A test of a promise is named after it, such as `p02_...`.
-            let filter = if program.is("mounts") { "transport:: ::p0 ::p1" } else { "::p0 ::p1" };
-            return Some(program.args(filter)).filter(|program| program.is("mounts") || program.is("volume"));
-        };
-        let of_mounts = "transport:: kills:: crash_mix:: hung_source:: startup:: forced_unmounts:: lifecycle:: load:: \
-                         signals::";
-        let program = program.env(COMMAND, command);
-        match program.is("mounts") {
-            true => Some(program.args(of_mounts)),
-            false => Some(program).filter(|program| program.is("mounted") || program.is("volume")),
-        }
-    });
-    let tested = test_programs::run(programs.collect())?;
-    if let Some(command) = &command {
-        suites::run(&["--binary", command, "pjdfstest"])?;
+    if extent == Extent::Gate {
+        return test_programs::run(programs_of(&URING_OF_GATE)?);
     }
+    let tested = test_programs::run(programs_of(&URING)?)?;
+    suites::run(&["--binary", &dist::command()?.display().to_string(), "pjdfstest"])?;
     Ok(tested)
 }
 
@@ -367,19 +375,16 @@ fn model_check(
     arguments: &str,
     variable: Option<(&str, &str)>,
 ) -> Result<Tested, String> {
+    let packages: Vec<_> = targets("test")?.into_iter().filter(|(_, target)| target == tool).collect();
+    if let Some(missing) = required.iter().find(|name| !packages.iter().any(|(package, _)| package == *name)) {
+        return Err(format!("no test {tool} in {missing}"));
+    }
     let mut count = TestCount::default();
-    for package in packages()? {
-        let tests = package.folder.join("tests");
-        if !tests.join(format!("{tool}.rs")).is_file() && !tests.join(tool).join("main.rs").is_file() {
-            if required.contains(&package.name.as_str()) {
-                return Err(format!("no test {tool} in {}", package.name));
-            }
-            continue;
-        }
-        let line = format!("test --release --package {} --test {tool} -- --nocapture {arguments}", package.name);
-        let mut cargo = Cargo::new(&line)
-            .env("CARGO_TARGET_DIR", &format!("target/{tool}"))
-            .env("RUSTFLAGS", &format!("--cfg slackwater_{tool}"));
+    for (package, _) in packages {
+        let mut cargo =
+            Cargo::new(&format!("test --release --package {package} --test {tool} -- --nocapture {arguments}"))
+                .env("CARGO_TARGET_DIR", &format!("target/{tool}"))
+                .env("RUSTFLAGS", &format!("--cfg slackwater_{tool}"));
         if let Some((name, value)) = variable {
             cargo = cargo.env(name, value);
         }
@@ -388,23 +393,16 @@ fn model_check(
     Ok(count.into())
 }
 
-/// One of our packages: its name for cargo and its folder.
-struct Package {
-    name: String,
-    folder: PathBuf,
-}
-
-/// The packages below `crates`, sorted by folder.
-fn packages() -> Result<Vec<Package>, String> {
-    let mut packages = Vec::new();
-    for folder in children(Path::new("crates"))?.into_iter().filter(|path| path.is_dir()) {
-        let manifest = folder.join("Cargo.toml");
-        let text = fs::read_to_string(&manifest).map_err(|error| format!("{}: {error}", manifest.display()))?;
-        let name = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
-        let name = name.ok_or_else(|| format!("{}: no name", manifest.display()))?.to_owned();
-        packages.push(Package { name, folder });
-    }
-    Ok(packages)
+/// The targets of our packages of one kind, such as `test`: package and name.
+fn targets(kind: &str) -> Result<Vec<(String, String)>, String> {
+    let metadata = cargo::metadata("--no-deps")?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.flat_map(|package| {
+        let targets = package["targets"].as_array().into_iter().flatten();
+        let of_kind = targets.filter(|target| target["kind"][0] == kind);
+        of_kind.filter_map(|target| Some((package["name"].as_str()?.into(), target["name"].as_str()?.into())))
+    });
+    Ok(targets.collect())
 }
 
 #[cfg(test)]

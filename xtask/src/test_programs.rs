@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::cargo::{Cargo, Flaky, TestCount, Tested};
+use crate::cargo::{Cargo, Flaky, TestCount, Tested, target_directory};
 use crate::folders::cannot;
-use crate::suites::{build_all, target_directory};
+use crate::suites::build_all;
 
 /// The variable by which test programs know how many tests to run at once.
 const THREADS: &str = "RUST_TEST_THREADS";
@@ -41,11 +41,9 @@ impl TestProgram {
         TestProgram::built(cargo.args("--no-run"), |message| message["profile"]["test"] == true)
     }
 
-    /// Builds the examples, which are tests: each ends with status 0. Those of the lab are experiments, and run by hand.
+    /// Builds the examples, which are tests: each ends with status 0.
     pub(crate) fn examples() -> Result<Vec<TestProgram>, String> {
-        let mut examples = TestProgram::built(build_all(), |message| message["target"]["kind"][0] == "example")?;
-        examples.retain(|example| !example.is_of("lab"));
-        Ok(examples)
+        TestProgram::built(build_all(), |message| message["target"]["kind"][0] == "example")
     }
 
     fn built(cargo: Cargo, is_one: fn(&Value) -> bool) -> Result<Vec<TestProgram>, String> {
@@ -69,14 +67,10 @@ impl TestProgram {
         })
     }
 
-    /// Whether its name is `name`.
+    /// Whether it is the target `name`, or `name` has its package too, as `PACKAGE/NAME`.
     pub(crate) fn is(&self, name: &str) -> bool {
         self.name == name
-    }
-
-    /// Whether its package is in the folder `crates/NAME`.
-    pub(crate) fn is_of(&self, name: &str) -> bool {
-        self.folder.ends_with(name)
+            || self.folder.file_name().is_some_and(|package| Path::new(package).join(&self.name) == Path::new(name))
     }
 
     /// Adds the words of `line` as arguments.
@@ -237,6 +231,7 @@ mod tests {
         let is_test: fn(&Value) -> bool = |message| message["profile"]["test"] == true;
         let program = TestProgram::of_message(message, is_test).unwrap();
         assert_eq!((program.folder.as_path(), program.is("volume")), (Path::new("/p/crates/fuse"), true));
+        assert!(program.is("fuse/volume") && !program.is("cli/volume"));
         let program = program.env("A", "1").args("kills:: --ignored");
         assert_eq!(program.title(), "fuse/volume kills:: --ignored");
         assert_eq!(program.line(&program.arguments), "cd /p/crates/fuse; A='1' /p/target/volume-1 kills:: --ignored");

@@ -9,9 +9,9 @@ use std::process::Command;
 
 use super::command::output;
 use super::target::Target;
-use crate::cargo::Cargo;
+use crate::cargo::{Cargo, target_directory};
 use crate::folders::cannot;
-use crate::suites::{FEATURES, is_installed, target_directory};
+use crate::suites::{FEATURES, is_installed};
 
 /// Builds the command. Its symbols are still in it.
 pub(super) fn binary(target: &Target, has_objects: bool) -> Result<PathBuf, String> {

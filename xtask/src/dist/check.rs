@@ -9,16 +9,16 @@ use std::process::Command;
 
 use super::command::output;
 use super::{Artefacts, Release, TARGETS, build, checksums, make, pack, trial};
-use crate::cargo::TestCount;
+use crate::cargo::{TestCount, target_directory};
 use crate::folders::{self, cannot};
 use crate::packages;
-use crate::suites::{self, is_installed};
+use crate::suites::is_installed;
 
 /// Makes artefacts without object volumes in the target directory, and checks them.
 pub(crate) fn step() -> Result<TestCount, String> {
     packages::install(packages::FOR_PACKAGES);
     trial::prepare(); // beside the build
-    let folder = suites::target_directory()?.join("dist");
+    let folder = target_directory()?.join("dist");
     folders::remove(&folder)?;
     let release = Release::new(&TARGETS[0], false)?;
     let artefacts = make(&release, &folder)?;

@@ -38,7 +38,6 @@ use release::Release;
 use target::{TARGETS, Target};
 use tree::Tree;
 
-use crate::cargo::Cargo;
 use crate::{packages, suites};
 
 pub(crate) use check::step;
@@ -158,12 +157,6 @@ fn list(folder: &Path) -> Result<(), String> {
         println!("{bytes:>12}  {}", path.strip_prefix(folder).unwrap_or(&path).display());
     }
     Ok(())
-}
-
-/// Metadata of cargo, as the other modules read them.
-fn metadata(arguments: &str) -> Result<serde_json::Value, String> {
-    let text = Cargo::new("metadata --locked --format-version 1").args(arguments).output()?;
-    serde_json::from_slice(&text).map_err(|error| format!("cargo metadata: {error}"))
 }
 
 #[cfg(test)]

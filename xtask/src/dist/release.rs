@@ -6,8 +6,8 @@ use std::process::Command;
 
 use super::command::output;
 use super::target::Target;
+use crate::cargo::target_directory;
 use crate::folders::cannot;
-use crate::suites;
 
 /// The origin of artefacts.
 pub(super) struct Release {
@@ -23,7 +23,7 @@ pub(super) struct Release {
 
 impl Release {
     pub(super) fn new(target: &'static Target, has_objects: bool) -> Result<Release, String> {
-        let work = suites::target_directory()?.join("dist-work").join(target.triple);
+        let work = target_directory()?.join("dist-work").join(target.triple);
         fs::create_dir_all(&work).map_err(|error| cannot(&work, &error))?;
         Ok(Release { target, has_objects, version: version()?, epoch: epoch()?, work })
     }

@@ -10,9 +10,8 @@ mod stage;
 use std::path::Path;
 use std::process::Command;
 
-use crate::cargo::Cargo;
+use crate::cargo::{Cargo, target_directory};
 use crate::folders;
-use crate::suites::target_directory;
 
 const MDBOOK: &str = "mdbook --version 0.5.2 --locked --no-default-features";
 /// The libraries of which the site has the reference.

@@ -4,7 +4,7 @@
 //! the mount receives SIGTERM and unmounts.
 
 use crate::folders::cannot;
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,7 @@ use super::store::Store;
 
 /// Less than the suites write, so that write-back, eviction and blocked writers occur.
 const CACHE: &str = "256MiB";
-const MOUNT_SECONDS: u64 = 30;
-const MOUNT_SECONDS_OF_SECOND: u32 = 30;
+const MOUNT_SECONDS: u32 = 30;
 const UMOUNT_SECONDS: u32 = 60;
 /// The local S3 server reads its whole bucket for each page of a listing.
 const CHECK_SECONDS: u32 = 600;
@@ -65,16 +64,15 @@ impl Drop for Home {
     }
 }
 
-/// The kind of directory that a suite works in.
-pub(super) enum Target {
-    /// A directory without Slackwater.
-    Plain,
-    /// A directory that this binary mounts.
-    Directory(PathBuf),
-    /// The same, kept; its server is killed again and again.
-    Killed(PathBuf),
-    /// A volume in a store, made and mounted by this binary.
-    Volume(PathBuf, Store),
+/// The place that a suite works in: a plain directory, or a mount by `binary`.
+#[derive(Default)]
+pub(super) struct Target {
+    /// Mounts. Without one, the directory is plain.
+    pub(super) binary: Option<PathBuf>,
+    /// Has a volume for each suite. Without one, each mount is of a directory.
+    pub(super) store: Option<Store>,
+    /// The mount is kept, and its server is killed again and again.
+    pub(super) is_killed: bool,
 }
 
 /// The surroundings of one suite.
@@ -83,11 +81,10 @@ pub(super) struct Ground {
     path: PathBuf,
     /// The directory that has its files after the unmount.
     source: PathBuf,
-    /// A volume, which is checked and mounted again after the unmount.
-    volume: Option<Volume>,
     /// A directory for other files, on an ordinary file system.
     beside: PathBuf,
     log: PathBuf,
+    mount: Option<Mount>,
     mounted: Option<Mounted>,
     /// A further mount point of the same volume.
     second: Option<PathBuf>,
@@ -100,51 +97,47 @@ impl Ground {
     /// A directory below `home`, mounted if `target` says so.
     pub(super) fn new(suite: &str, home: &Home, logs: &Path, target: &Target) -> Result<Ground, String> {
         let folder = home.path().join(suite);
-        let (source, beside) = (folder.join("source"), folder.join("beside"));
-        for path in [&folder, &source, &beside] {
+        let (source, beside, path) = (folder.join("source"), folder.join("beside"), folder.join("mnt"));
+        for path in [&folder, &source, &beside, &path] {
             make_open_directory(path)?;
         }
-        fs::create_dir_all(logs).map_err(|error| cannot(logs, &error))?;
-        let log = logs.join(format!("{suite}.log"));
-        File::create(&log).map_err(|error| cannot(&log, &error))?;
+        let (log, mount_log) = (logs.join(format!("{suite}.log")), logs.join(format!("{suite}-mount.log")));
+        for path in [&log, &mount_log] {
+            File::create(path).map_err(|error| cannot(path, &error))?;
+        }
         let mut ground = Ground {
             path: source.clone(),
             source,
-            volume: None,
             beside,
             log,
+            mount: None,
             mounted: None,
             second: None,
             kills: None,
             killed: None,
         };
-        let path = folder.join("mnt");
-        let mount_log = logs.join(format!("{suite}-mount.log"));
-        File::create(&mount_log).map_err(|error| cannot(&mount_log, &error))?;
-        match target {
-            Target::Plain => {}
-            Target::Directory(binary) => {
-                make_open_directory(&path)?;
-                ground.mounted = Some(Mounted::new(binary, &[], ground.source.as_os_str(), &path, &[], &mount_log)?);
-                ground.path = path;
-            }
-            Target::Killed(binary) => {
-                make_open_directory(&path)?;
-                let keep = ["--keep"];
-                let mounted = Mounted::new(binary, &[], ground.source.as_os_str(), &path, &keep, &mount_log)?;
-                ground.kills = Some(Kills::start(mounted.child.id(), &mount_log));
-                (ground.mounted, ground.path) = (Some(mounted), path);
-            }
-            Target::Volume(binary, store) => {
-                make_open_directory(&path)?;
-                let (url, environment) = (store.url(suite), store.environment());
-                let volume = Volume { binary: binary.clone(), url, environment, path: path.clone(), log: mount_log };
-                volume.command("mkfs").run(&ground.log)?;
-                ground.mounted = Some(volume.mount()?);
-                fs::set_permissions(&path, Permissions::from_mode(0o777)).map_err(|error| cannot(&path, &error))?;
-                (ground.path, ground.source, ground.volume) = (path.clone(), path, Some(volume));
-            }
+        let Some(binary) = target.binary.clone() else { return Ok(ground) };
+        let mut mount = Mount {
+            binary,
+            source: ground.source.clone().into(),
+            path: path.clone(),
+            environment: Vec::new(),
+            is_volume: false,
+            is_kept: target.is_killed,
+            log: mount_log,
+        };
+        if let Some(store) = &target.store {
+            (mount.source, mount.environment, mount.is_volume) = (store.url(suite).into(), store.environment(), true);
+            mount.command("mkfs").run(&ground.log)?;
         }
+        let mounted = mount.start()?;
+        if mount.is_volume {
+            fs::set_permissions(&path, Permissions::from_mode(0o777)).map_err(|error| cannot(&path, &error))?;
+            ground.source = path.clone();
+        }
+        ground.path = path;
+        ground.kills = target.is_killed.then(|| Kills::start(mounted.child.id(), &mount.log));
+        (ground.mount, ground.mounted) = (Some(mount), Some(mounted));
         Ok(ground)
     }
 
@@ -155,11 +148,10 @@ impl Ground {
 
     /// A further mount point of the volume under test. `None` for an object volume or a plain directory.
     pub(super) fn second_path(&mut self) -> Result<Option<&Path>, String> {
-        if let (Some(mounted), None, None) = (&self.mounted, &self.volume, &self.second) {
+        if let Some(mount) = self.mount.as_ref().filter(|mount| !mount.is_volume && self.second.is_none()) {
             let path = self.beside.join("second");
             make_open_directory(&path)?;
-            let mount = Program::new(&mounted.binary).arg("mount").arg(&self.source).arg(&path);
-            mount.seconds(MOUNT_SECONDS_OF_SECOND).run(&mounted.log)?;
+            mount.command("mount").arg(&path).seconds(MOUNT_SECONDS).run(&mount.log)?;
             self.second = Some(path);
         }
         Ok(self.second.as_deref())
@@ -194,112 +186,99 @@ impl Ground {
     /// volume is checked, and mounted again with an empty cache.
     pub(super) fn settle(&mut self) -> Result<&Path, String> {
         self.end()?;
-        if let Some(volume) = &self.volume {
-            self.mounted = Some(volume.mount()?);
+        if let Some(mount) = self.mount.as_ref().filter(|mount| mount.is_volume) {
+            self.mounted = Some(mount.start()?);
         }
         Ok(&self.source)
     }
 
     /// Unmounts. An object volume has no fault then.
     pub(super) fn end(&mut self) -> Result<(), String> {
-        let Some(mounted) = self.mounted.take() else { return Ok(()) };
+        let (Some(mount), Some(mounted)) = (&self.mount, self.mounted.take()) else { return Ok(()) };
         if let Some(second) = self.second.take() {
-            Program::new(&mounted.binary).arg("umount").arg(&second).seconds(UMOUNT_SECONDS).run(&mounted.log)?;
+            Program::new(&mount.binary).arg("umount").arg(&second).seconds(UMOUNT_SECONDS).run(&mount.log)?;
         }
         // The command of the unmount would notice the death of the process that it asks.
         let killed = self.kills.take().map(Kills::end).transpose();
-        mounted.umount()?;
+        mounted.umount(mount)?;
         self.killed = killed?;
-        match &self.volume {
-            Some(volume) => volume.command("fsck").seconds(CHECK_SECONDS).run(&self.log),
-            None => Ok(()),
-        }
+        if mount.is_volume { mount.command("fsck").seconds(CHECK_SECONDS).run(&self.log) } else { Ok(()) }
     }
 }
 
-/// A volume in a store, and the command on it.
-struct Volume {
+/// A mount, and the command that makes it.
+struct Mount {
     binary: PathBuf,
-    url: String,
-    environment: Vec<(String, String)>,
+    /// A directory, or the URL of a volume.
+    source: OsString,
     /// The mount point.
     path: PathBuf,
+    environment: Vec<(String, String)>,
+    is_volume: bool,
+    is_kept: bool,
     log: PathBuf,
 }
 
-impl Volume {
+impl Mount {
+    /// The command `verb` on the source.
     fn command(&self, verb: &str) -> Program {
-        let command = Program::new(&self.binary).args(verb).arg(&self.url);
+        let command = Program::new(&self.binary).arg(verb).arg(&self.source);
         self.environment.iter().fold(command, |command, (name, value)| command.env(name, value))
     }
 
-    fn mount(&self) -> Result<Mounted, String> {
-        Mounted::new(&self.binary, &self.environment, self.url.as_ref(), &self.path, &[], &self.log)
-    }
-}
-
-/// A mount with the process that serves it.
-struct Mounted {
-    binary: PathBuf,
-    mountpoint: PathBuf,
-    arena: PathBuf,
-    child: Child,
-    log: PathBuf,
-}
-
-impl Mounted {
-    fn new(
-        binary: &Path,
-        environment: &[(String, String)],
-        source: &OsStr,
-        mountpoint: &Path,
-        options: &[&str],
-        log: &Path,
-    ) -> Result<Mounted, String> {
+    /// Mounts, in a process that ends with this one.
+    fn start(&self) -> Result<Mounted, String> {
         // Removed here in case the process is no longer there to do it.
         let arena = Path::new("/dev/shm").join(format!("slackwater-suites-{}.arena", std::process::id()));
-        let opened = File::options().create(true).append(true).open(log);
-        let output = opened.map_err(|error| cannot(log, &error))?;
-        let errors = output.try_clone().map_err(|error| cannot(log, &error))?;
+        let output = File::options().append(true).open(&self.log).map_err(|error| cannot(&self.log, &error))?;
+        let errors = output.try_clone().map_err(|error| cannot(&self.log, &error))?;
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "TERM", "--"]).arg(binary).arg("mount").arg(source).arg(mountpoint);
-        command.envs(environment.iter().map(|(name, value)| (name, value)));
-        command.args(options).args(["--cache", CACHE, "--arena"]).arg(&arena);
+        command.args(["--pdeathsig", "TERM", "--"]).arg(&self.binary).arg("mount").arg(&self.source).arg(&self.path);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.args(self.is_kept.then_some("--keep")).args(["--cache", CACHE, "--arena"]).arg(&arena);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        let child = command.spawn().map_err(|error| format!("{}: {error}", binary.display()))?;
-        let (binary, mountpoint, log) = (binary.to_owned(), mountpoint.to_owned(), log.to_owned());
-        let mut mounted = Mounted { binary, mountpoint, arena, child, log };
+        let child = command.spawn().map_err(|error| format!("{}: {error}", self.binary.display()))?;
+        let mut mounted = Mounted { mountpoint: self.path.clone(), arena, child };
         let start = Instant::now();
-        while !is_mounted(&mounted.mountpoint) {
+        while !is_mounted(&self.path) {
             let ended = mounted.child.try_wait().map_err(|error| format!("the mount's process: {error}"))?;
             if let Some(status) = ended {
-                return Err(format!("slackwater mount: {status}\n{}", tail(&mounted.log)));
+                return Err(format!("slackwater mount: {status}\n{}", tail(&self.log)));
             }
-            if start.elapsed() > Duration::from_secs(MOUNT_SECONDS) {
-                return Err(format!("not mounted within {MOUNT_SECONDS} s\n{}", tail(&mounted.log)));
+            if start.elapsed() > Duration::from_secs(MOUNT_SECONDS.into()) {
+                return Err(format!("not mounted within {MOUNT_SECONDS} s\n{}", tail(&self.log)));
             }
             std::thread::sleep(PAUSE);
         }
         Ok(mounted)
     }
+}
 
+/// A mount point with the process that serves it.
+struct Mounted {
+    mountpoint: PathBuf,
+    arena: PathBuf,
+    child: Child,
+}
+
+impl Mounted {
     /// Unmounts in the ordinary way. Fails if the unmount fails, or if the process does not end with status 0.
-    fn umount(mut self) -> Result<(), String> {
-        Program::new(&self.binary)
+    fn umount(mut self, mount: &Mount) -> Result<(), String> {
+        Program::new(&mount.binary)
             .arg("umount")
-            .arg(&self.mountpoint)
+            .arg(&mount.path)
             .args(&format!("--deadline {UMOUNT_SECONDS}s"))
             .seconds(UMOUNT_SECONDS + 30)
-            .run(&self.log)?;
+            .run(&mount.log)?;
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(UMOUNT_SECONDS.into()) {
             match self.child.try_wait().map_err(|error| format!("the mount's process: {error}"))? {
                 Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(format!("the mount's process: {status}\n{}", tail(&self.log))),
+                Some(status) => return Err(format!("the mount's process: {status}\n{}", tail(&mount.log))),
                 None => std::thread::sleep(PAUSE),
             }
         }
-        Err(format!("the mount's process does not end\n{}", tail(&self.log)))
+        Err(format!("the mount's process does not end\n{}", tail(&mount.log)))
     }
 }
 

@@ -2,11 +2,12 @@
 
 use crate::folders::cannot;
 use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Times between two kills. Some are so short that they hit a takeover.
 const LEAST: Duration = Duration::from_millis(300);
@@ -34,9 +35,8 @@ impl Kills {
         let (stop, stopped) = channel();
         let messages = log.to_owned();
         let thread = thread::spawn(move || {
-            let mut random = Random::new();
             let (mut kills, mut in_a_row, mut takeovers) = (0, 0, 0);
-            while stopped.recv_timeout(random.pause()) == Err(RecvTimeoutError::Timeout) {
+            while stopped.recv_timeout(pause()) == Err(RecvTimeoutError::Timeout) {
                 let completed = fs::read_to_string(&messages).map_or(0, |log| pauses_ms(&log).len());
                 if completed > takeovers {
                     (takeovers, in_a_row) = (completed, 0);
@@ -91,28 +91,15 @@ fn pauses_ms(log: &str) -> Vec<u64> {
     takeovers.filter_map(pause).collect()
 }
 
-/// Numbers, by `splitmix64`; other ones in each run.
-struct Random(u64);
+/// A random number below `end`.
+fn random(end: u64) -> u64 {
+    RandomState::new().build_hasher().finish() % end
+}
 
-impl Random {
-    fn new() -> Random {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Random(u64::from(now.subsec_nanos()) << 32 | u64::from(std::process::id()))
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % end
-    }
-
-    /// Until the next kill.
-    fn pause(&mut self) -> Duration {
-        let (least, most) = if self.below(SOON_EVERY) == 0 { (Duration::ZERO, SOON) } else { (LEAST, MOST) };
-        let span = u64::try_from((most - least).as_micros()).unwrap_or(u64::MAX);
-        least + Duration::from_micros(self.below(span))
-    }
+/// The time until the next kill.
+fn pause() -> Duration {
+    let (least, most) = if random(SOON_EVERY) == 0 { (Duration::ZERO, SOON) } else { (LEAST, MOST) };
+    least + Duration::from_micros(random(u64::try_from((most - least).as_micros()).unwrap_or(u64::MAX)))
 }
 
 #[cfg(test)]
@@ -145,7 +132,6 @@ mod tests {
 
     #[test]
     fn pauses_stay_within_their_limits() {
-        let mut random = Random::new();
-        assert!((0..1000).all(|_| random.pause() < MOST));
+        assert!((0..1000).all(|_| pause() < MOST));
     }
 }

@@ -27,12 +27,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ground::{Ground, Home, Target};
-use store::{Store, StoreKind};
+use store::Store;
 
+use crate::cargo::target_directory;
 use crate::folders::cannot;
 use crate::packages;
 
-pub(crate) use tools::{FEATURES, build_all, is_installed, is_root, target_directory};
+pub(crate) use tools::{FEATURES, build_all, is_installed, is_root};
 
 /// Programs that check a file system, and their verdict.
 struct Suite {
@@ -66,7 +67,8 @@ const SUITES: [Suite; 7] =
 struct Request {
     effort: Effort,
     on: Option<PathBuf>,
-    store: Option<StoreKind>,
+    /// `file` or `s3`.
+    store: Option<String>,
     kill: bool,
     binary: Option<PathBuf>,
     names: Vec<String>,
@@ -94,24 +96,21 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
     let chosen = chosen(&request.names)?;
     check_machine(request.on.is_none(), &chosen)?;
     let mut home = Home::new(request.on.as_deref())?;
-    let logs = tools::target_directory()?.join("suites");
+    let logs = target_directory()?.join("suites");
     fs::create_dir_all(&logs).map_err(|error| cannot(&logs, &error))?;
-    let target = match (&request.on, request.store, request.binary) {
-        (Some(_), _, _) => Target::Plain,
-        (None, None, binary) => {
-            let binary = binary.map_or_else(tools::slackwater, Ok)?;
-            if request.kill { Target::Killed(binary) } else { Target::Directory(binary) }
+    let mut target = Target { is_killed: request.kill, ..Target::default() };
+    if request.on.is_none() {
+        let has_server = request.store.as_deref() == Some("s3");
+        let built = match &request.binary {
+            Some(_) if !has_server => PathBuf::new(),
+            _ => tools::programs(request.store.is_some(), request.effort.is_long)?,
+        };
+        target.binary = Some(request.binary.unwrap_or_else(|| built.join("slackwater")));
+        if request.store.is_some() {
+            let server = has_server.then(|| built.join("slackwater-s3-server"));
+            target.store = Some(Store::start(server, home.path().join("store"), &logs.join("store.log"))?);
         }
-        (None, Some(kind), binary) => {
-            let is_long = request.effort.is_long;
-            let binary = binary.map_or_else(|| tools::slackwater_with_objects(is_long), Ok)?;
-            let server = match kind {
-                StoreKind::Directory => None,
-                StoreKind::S3 => Some(tools::s3_server(is_long)?),
-            };
-            Target::Volume(binary, Store::start(server, home.path().join("store"), &logs.join("store.log"))?)
-        }
-    };
+    }
     let mut failed = Vec::new();
     for suite in chosen {
         println!("-- {}: {}", suite.name, suite.about);
@@ -152,9 +151,10 @@ fn parse(arguments: &[&str]) -> Result<Request, String> {
     while let Some(argument) = arguments.next() {
         match *argument {
             "--long" => request.effort.is_long = true,
-            "--store" => {
-                request.store = Some(StoreKind::parse(arguments.next().ok_or("--store needs a kind")?)?);
-            }
+            "--store" => match arguments.next() {
+                Some(kind @ (&"file" | &"s3")) => request.store = Some((*kind).to_owned()),
+                kind => return Err(format!("--store needs a kind, file or s3, instead of {kind:?}")),
+            },
             "--kill" => request.kill = true,
             "--on" => request.on = Some(arguments.next().ok_or("--on needs a directory")?.into()),
             "--binary" => request.binary = Some(arguments.next().ok_or("--binary needs a file")?.into()),
@@ -211,12 +211,13 @@ mod tests {
         let on = Some("/tmp".into());
         let expected = Request { effort: Effort { is_long: true }, on, names, ..Request::default() };
         assert_eq!(request, expected);
-        assert_eq!(parse(&["--store", "s3"]).unwrap().store, Some(StoreKind::S3));
+        assert_eq!(parse(&["--store", "s3"]).unwrap().store.as_deref(), Some("s3"));
     }
 
     #[test]
     fn what_is_not_known_is_refused() {
         assert!(parse(&["--on"]).is_err());
+        assert!(parse(&["--store", "gs"]).unwrap_err().contains("file or s3"));
         assert!(parse(&["--store", "file", "--on", "/tmp"]).is_err());
         assert!(parse(&["--kill", "--on", "/tmp"]).is_err());
         assert!(parse(&["--fast"]).unwrap_err().contains("--long"));

@@ -98,11 +98,7 @@ impl Program {
 
     /// Starts it; the output is appended to `log`.
     pub(super) fn start(&self, log: &Path) -> Result<Running, String> {
-        let mut file = OpenOptions::new().create(true).append(true).open(log).map_err(|e| cannot(log, &e))?;
-        writeln!(file, "$ {self}").map_err(|error| cannot(log, &error))?;
-        let output = |file: &File| file.try_clone().map(Stdio::from).map_err(|error| cannot(log, &error));
-        let spawned = self.command().stdout(output(&file)?).stderr(output(&file)?).spawn();
-        let child = self.feed(spawned.map_err(|error| format!("{self}: {error}"))?)?;
+        let (child, _) = self.spawn(log, false)?;
         Ok(Running { child, line: self.to_string(), seconds: self.seconds, log: log.to_owned() })
     }
 
@@ -114,14 +110,25 @@ impl Program {
 
     /// Like [`Program::output`], for programs that report failures in their output: also whether it succeeded.
     pub(super) fn output_of_any_end(&self, log: &Path) -> Result<(String, bool), String> {
-        let mut file = OpenOptions::new().create(true).append(true).open(log).map_err(|e| cannot(log, &e))?;
-        writeln!(file, "$ {self}").map_err(|error| cannot(log, &error))?;
-        let errors = file.try_clone().map_err(|error| cannot(log, &error))?;
-        let spawned = self.command().stdout(Stdio::piped()).stderr(errors).spawn();
-        let child = self.feed(spawned.map_err(|error| format!("{self}: {error}"))?)?;
+        let (child, mut file) = self.spawn(log, true)?;
         let output = child.wait_with_output().map_err(|error| format!("{self}: {error}"))?;
         file.write_all(&output.stdout).map_err(|error| cannot(log, &error))?;
         Ok((String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success()))
+    }
+
+    /// Starts it with its input, and its output in `log`, apart from the standard output if that is `piped`.
+    fn spawn(&self, log: &Path, piped: bool) -> Result<(Child, File), String> {
+        let mut file = OpenOptions::new().create(true).append(true).open(log).map_err(|e| cannot(log, &e))?;
+        writeln!(file, "$ {self}").map_err(|error| cannot(log, &error))?;
+        let output = || file.try_clone().map(Stdio::from).map_err(|error| cannot(log, &error));
+        let mut command = self.command();
+        command.stdout(if piped { Stdio::piped() } else { output()? }).stderr(output()?);
+        let mut child = command.spawn().map_err(|error| format!("{self}: {error}"))?;
+        if let Some(mut pipe) = child.stdin.take() {
+            // It must read all of it before it writes much.
+            pipe.write_all(&self.input).map_err(|error| format!("{self}: does not read its input: {error}"))?;
+        }
+        Ok((child, file))
     }
 
     fn command(&self) -> Command {
@@ -135,14 +142,6 @@ impl Program {
         command.env("LC_ALL", "C").envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(if self.input.is_empty() { Stdio::null() } else { Stdio::piped() });
         command
-    }
-
-    /// Passes its standard input, which it must read entirely before it writes much.
-    fn feed(&self, mut child: Child) -> Result<Child, String> {
-        if let Some(mut pipe) = child.stdin.take() {
-            pipe.write_all(&self.input).map_err(|error| format!("{self}: does not read its input: {error}"))?;
-        }
-        Ok(child)
     }
 }
 

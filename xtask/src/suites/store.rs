@@ -11,23 +11,6 @@ use super::program::tail;
 /// The bucket of the server.
 const BUCKET: &str = "suites";
 
-/// The kind of store to test on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StoreKind {
-    Directory,
-    S3,
-}
-
-impl StoreKind {
-    pub(super) fn parse(name: &str) -> Result<Self, String> {
-        match name {
-            "file" => Ok(Self::Directory),
-            "s3" => Ok(Self::S3),
-            _ => Err(format!("there is no kind of store {name:?}: use file or s3")),
-        }
-    }
-}
-
 /// A running store.
 pub(super) struct Store {
     /// Has the objects.
@@ -103,11 +86,5 @@ mod tests {
         assert_eq!(store.url("git"), format!("file://{}/git", folder.display()));
         assert!(store.environment().is_empty());
         fs::remove_dir(folder).unwrap();
-    }
-
-    #[test]
-    fn a_store_is_a_directory_or_a_server() {
-        assert_eq!(StoreKind::parse("s3"), Ok(StoreKind::S3));
-        assert!(StoreKind::parse("gs").unwrap_err().contains("file or s3"));
     }
 }

@@ -3,6 +3,7 @@
 mod cyclonedx;
 mod sizes;
 
+use crate::cargo;
 use crate::folders::cannot;
 use crate::suites::FEATURES;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Release, metadata};
+use super::Release;
 
 pub(super) use sizes::print as print_sizes;
 
@@ -46,7 +47,7 @@ impl Parts {
     /// The crates of the command.
     pub(super) fn new(release: &Release) -> Result<Parts, String> {
         let features = if release.has_objects { FEATURES } else { "" };
-        let metadata = metadata(&format!("--filter-platform {} {features}", release.target.triple))?;
+        let metadata = cargo::metadata(&format!("--locked --filter-platform {} {features}", release.target.triple))?;
         let lock = fs::read_to_string("Cargo.lock").map_err(|error| cannot(Path::new("Cargo.lock"), &error))?;
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let nodes: BTreeMap<String, Vec<String>> =

@@ -12,8 +12,9 @@ use std::time::Instant;
 
 use super::command::output;
 use super::tree::make_folder;
+use crate::cargo::target_directory;
 use crate::folders::cannot;
-use crate::suites::{is_installed, is_root, target_directory};
+use crate::suites::{is_installed, is_root};
 
 /// Makes the archive of the system.
 const FRESH: &str = include_str!("fresh.sh");
