@@ -48,16 +48,16 @@ enum When {
 /// All checks, in the order of `cargo xtask ci --full`.
 #[rustfmt::skip]
 pub(crate) const STEPS: [Step; 13] = [
-    Step { name: "fmt", about: "formatting", when: When::Always, run: fmt },
-    Step { name: "tidy", about: "rules of the project that no standard tool knows", when: When::Always, run: tidy },
-    Step { name: "licences", about: "licences of all dependencies", when: When::Always, run: licences },
+    Step { name: "fmt", about: "formatting", when: When::Always, run: |_| no_tests(Cargo::new("fmt --all --check").run()) },
+    Step { name: "tidy", about: "rules of the project that no standard tool knows", when: When::Always, run: |_| no_tests(tidy::run()) },
+    Step { name: "licences", about: "licences of all dependencies", when: When::Always, run: |_| no_tests(licences::run()) },
     Step { name: "clippy", about: "all targets, built with more lints, warnings refused", when: When::Always, run: clippy },
     Step { name: "docs", about: "rustdoc of all items, broken links refused", when: When::Always, run: docs },
     Step { name: "loom", about: "exhaustive model checks of the primitives", when: When::Beside, run: loom },
     Step { name: "shuttle", about: "random schedules of the protocols", when: When::Beside, run: shuttle },
     Step { name: "test", about: "unit, integration and doc tests; every example is run", when: When::Always, run: test },
     Step { name: "uring", about: "mounts over io_uring; needs root and Linux 6.14", when: When::Always, run: uring },
-    Step { name: "dist", about: "packages, and their life on a fresh Debian; needs root", when: When::Full, run: |_| dist::step().map(Tested::from) },
+    Step { name: "dist", about: "packages, and their life on a fresh Debian; needs root", when: When::Full, run: |_| no_tests(dist::step()) },
     Step { name: "heavy", about: "long tests, kills and databases, with release builds", when: When::Full, run: heavy },
     Step { name: "suites", about: "real programs on a mounted directory; needs root", when: When::Full, run: suites },
     Step { name: "fuzz", about: "requests that no kernel sends, for half a minute", when: When::Full, run: fuzz },
@@ -177,10 +177,6 @@ fn run_beside(name: &str, extent: Extent) -> (Result<Tested, String>, String, f6
 
 fn no_tests(result: Result<(), String>) -> Result<Tested, String> {
     result.map(|()| Tested::default())
-}
-
-fn fmt(_: Extent) -> Result<Tested, String> {
-    no_tests(Cargo::new("fmt --all --check").run())
 }
 
 /// With all features; in the full checks also the command without any, as the README builds it.
@@ -340,10 +336,6 @@ impl Drop for Switch {
     }
 }
 
-fn tidy(_: Extent) -> Result<Tested, String> {
-    no_tests(tidy::run())
-}
-
 fn docs(_: Extent) -> Result<Tested, String> {
     let doc = Cargo::new("doc --workspace --all-features --no-deps --document-private-items")
         .env("RUSTDOCFLAGS", "-D warnings");
@@ -360,10 +352,6 @@ fn loom(extent: Extent) -> Result<Tested, String> {
 fn shuttle(extent: Extent) -> Result<Tested, String> {
     let executions = if extent == Extent::Full { None } else { Some(("SLACKWATER_SHUTTLE_EXECUTIONS", "300")) };
     model_check("shuttle", &["slackwater", "slackwater-sync"], "", executions)
-}
-
-fn licences(_: Extent) -> Result<Tested, String> {
-    no_tests(licences::run())
 }
 
 /// Runs the test target `tool` of every package that has one under the tool's cfg, each tool with its own target folder.

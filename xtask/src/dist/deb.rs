@@ -1,16 +1,13 @@
 //! The Debian package, made by `dpkg-deb`, which every Debian has.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Release;
 use super::command::output;
-use super::tree::{CONFIGURATION, Tree, make_folder, read};
-use crate::folders::cannot;
+use super::tree::{CONFIGURATION, Tree, read};
 
 const MAINTAINER: &str = "The Slackwater Contributors <maintainers@slackwater.invalid>";
-const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 const DESCRIPTION: &str = "write-back page cache in user space, mounted through FUSE
  Slackwater mounts a directory or a volume in an object store through a cache of
@@ -39,21 +36,17 @@ pub(super) fn make(release: &Release, tree: &Tree, folder: &Path) -> Result<Path
 
     let root = release.work.join("deb");
     tree.write(&root)?;
-    let sums = checksums(&root, &tree)?;
-    let size = installed_kib(&root, &tree)?;
-    let control = root.join("DEBIAN");
-    make_folder(&control)?;
-    let add = |name: &str, text: &[u8]| {
-        let path = control.join(name);
-        fs::write(&path, text).map_err(|error| cannot(&path, &error))
-    };
-    add("control", fields(&version, release.target.debian, size).as_bytes())?;
-    add("conffiles", format!("/{CONFIGURATION}\n").as_bytes())?;
-    add("md5sums", sums.as_bytes())?;
-    for script in SCRIPTS {
-        add(script, &read(&Path::new("dist/debian").join(script))?)?;
-        output(Command::new("chmod").arg("755").arg(control.join(script)))?;
+    // dpkg verifies all but links and configuration.
+    let verified = tree.files().map(|(path, _)| path).filter(|path| *path != CONFIGURATION);
+    let sums = output(Command::new("md5sum").arg("--").args(verified).current_dir(&root))?;
+    let control = fields(&version, release.target.debian, tree.kib());
+    tree.add("DEBIAN/control", control.into_bytes(), 0o644);
+    tree.add("DEBIAN/conffiles", format!("/{CONFIGURATION}\n").into_bytes(), 0o644);
+    tree.add("DEBIAN/md5sums", sums.into_bytes(), 0o644);
+    for script in ["postinst", "prerm", "postrm"] {
+        tree.add(&format!("DEBIAN/{script}"), read(&Path::new("dist/debian").join(script))?, 0o755);
     }
+    tree.write(&root)?;
     let mut build = Command::new("dpkg-deb");
     // One thread, because the number of threads may change the bytes.
     build.args(["--root-owner-group", "--threads-max=1", "-Zxz", "-z3", "--build"]).arg(&root).arg(&path);
@@ -61,34 +54,11 @@ pub(super) fn make(release: &Release, tree: &Tree, folder: &Path) -> Result<Path
     Ok(path)
 }
 
-fn fields(version: &str, architecture: &str, kib: u64) -> String {
+fn fields(version: &str, architecture: &str, kib: usize) -> String {
     format!(
         "Package: slackwater\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: {MAINTAINER}\n\
          Installed-Size: {kib}\nRecommends: fuse3\nSection: admin\nPriority: optional\nDescription: {DESCRIPTION}"
     )
-}
-
-/// The files that dpkg can verify: all but links and configuration.
-fn verified(root: &Path, tree: &Tree) -> Vec<String> {
-    let mut paths: Vec<_> = tree.paths().map(|path| path.trim_start_matches('/').to_owned()).collect();
-    paths.retain(|path| path != CONFIGURATION && !root.join(path).is_symlink());
-    paths.sort();
-    paths
-}
-
-fn checksums(root: &Path, tree: &Tree) -> Result<String, String> {
-    output(Command::new("md5sum").arg("--").args(verified(root, tree)).current_dir(root))
-}
-
-/// As Debian counts: each file rounded up, and 1 KiB for everything else.
-fn installed_kib(root: &Path, tree: &Tree) -> Result<u64, String> {
-    let mut kib = 0;
-    for path in tree.paths() {
-        let path = root.join(path.trim_start_matches('/'));
-        let file = path.symlink_metadata().map_err(|error| cannot(&path, &error))?;
-        kib += if file.is_file() { file.len().div_ceil(1024) } else { 1 };
-    }
-    Ok(kib)
 }
 
 /// In Debian's machine-readable format, with the text of the licences that are not on every Debian.

@@ -7,7 +7,7 @@
 //! tree       the files of an installation; the packages and the image have them from here
 //! deb, rpm   packages of Debian, and of Fedora and its relatives
 //! image      the container image, as a directory in OCI layout
-//! parts      the crates in the binary: the list of parts (SBOM), their licences, and their sizes
+//! parts      the crates in the binary: the list of parts (SBOM), and their licences
 //! trial      a fresh Debian on which the package is installed, used and removed
 //! check      whether they are reproducible, accepted by the tools of others, and usable
 //! command    running the system's programs
@@ -100,7 +100,6 @@ fn make(release: &Release, folder: &Path) -> Result<Artefacts, String> {
     let built = build::binary(release.target, release.has_objects)?;
     let artefacts = pack(release, &built, folder)?;
     list(folder)?;
-    parts::print_sizes(&built)?;
     Ok(artefacts)
 }
 

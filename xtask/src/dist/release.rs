@@ -1,7 +1,7 @@
 //! The commit, the platform and the features that artefacts are made of.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::command::output;
@@ -14,7 +14,7 @@ pub(super) struct Release {
     pub(super) target: &'static Target,
     /// With the cargo feature `object`.
     pub(super) has_objects: bool,
-    pub(super) version: String,
+    pub(super) version: &'static str,
     /// The time of the commit, in seconds since 1970.
     pub(super) epoch: u64,
     /// A directory for intermediate files.
@@ -25,7 +25,7 @@ impl Release {
     pub(super) fn new(target: &'static Target, has_objects: bool) -> Result<Release, String> {
         let work = target_directory()?.join("dist-work").join(target.triple);
         fs::create_dir_all(&work).map_err(|error| cannot(&work, &error))?;
-        Ok(Release { target, has_objects, version: version()?, epoch: epoch()?, work })
+        Ok(Release { target, has_objects, version: env!("CARGO_PKG_VERSION"), epoch: epoch()?, work })
     }
 
     /// The time of the commit as `date` prints it.
@@ -39,13 +39,6 @@ impl Release {
     pub(super) fn dated<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         command.env("SOURCE_DATE_EPOCH", self.epoch.to_string()).env("LC_ALL", "C")
     }
-}
-
-/// The version of the workspace.
-fn version() -> Result<String, String> {
-    let manifest = fs::read_to_string("Cargo.toml").map_err(|error| cannot(Path::new("Cargo.toml"), &error))?;
-    let line = manifest.lines().find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'));
-    line.map(str::to_owned).ok_or_else(|| "Cargo.toml has no version".into())
 }
 
 /// `SOURCE_DATE_EPOCH`, or the time of the last commit. Without a history it is 1970.

@@ -27,7 +27,7 @@ pub(super) fn make(release: &Release, tree: &Tree, folder: &Path) -> Result<Path
     for (name, value) in [
         ("_topdir", &*top.display().to_string()),
         ("folder", &source.display().to_string()),
-        ("version", &release.version),
+        ("version", release.version),
         // The same bytes on every machine and at every time.
         ("_buildhost", "localhost"),
         ("use_source_date_epoch_as_buildtime", "1"),

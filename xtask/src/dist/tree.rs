@@ -101,9 +101,18 @@ impl Tree {
         Tree { entries: self.entries.iter().filter(is_chosen).cloned().collect(), work: self.work.clone() }
     }
 
-    /// The paths of all files, with a leading slash.
-    pub(super) fn paths(&self) -> impl Iterator<Item = String> {
-        self.entries.iter().map(|entry| format!("/{}", entry.path))
+    /// All files but links: path and bytes.
+    pub(super) fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.entries.iter().filter_map(|entry| match &entry.content {
+            Content::File { bytes, .. } => Some((&*entry.path, &**bytes)),
+            Content::Link(_) => None,
+        })
+    }
+
+    /// The size as Debian counts: each file rounded up, and 1 KiB for everything else.
+    pub(super) fn kib(&self) -> usize {
+        let links = self.entries.len() - self.files().count();
+        links + self.files().map(|(_, bytes)| bytes.len().div_ceil(1024)).sum::<usize>()
     }
 
     /// Writes all files to a new directory.

@@ -1,7 +1,6 @@
-//! The crates that the binary is made of: their list, their licences, and their shares of its size.
+//! The crates that the binary is made of: their list and their licences.
 
 mod cyclonedx;
-mod sizes;
 
 use crate::cargo;
 use crate::folders::cannot;
@@ -13,8 +12,6 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Release;
-
-pub(super) use sizes::print as print_sizes;
 
 const COMMAND: &str = "slackwater-cli";
 
