@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::scan::{self, Line};
+use crate::folders;
 
 /// All text files, sorted by path.
 pub(super) struct Tree {
@@ -24,31 +25,16 @@ impl Tree {
     /// Reads the checkout at `root`, without build output and the store of git. Files that are not UTF-8 are no text.
     pub(super) fn read(root: &Path) -> Result<Tree, String> {
         let mut tree = Tree { files: Vec::new(), others: Vec::new() };
-        tree.read_folder(root, "")?;
-        tree.files.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(tree)
-    }
-
-    fn read_folder(&mut self, folder: &Path, prefix: &str) -> Result<(), String> {
-        let cannot = |error| format!("{}: {error}", folder.display());
-        for entry in fs::read_dir(folder).map_err(cannot)? {
-            let entry = entry.map_err(cannot)?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let path = format!("{prefix}{name}");
-            if entry.file_type().map_err(cannot)?.is_dir() {
-                if name != "target" && name != ".git" {
-                    self.read_folder(&entry.path(), &format!("{path}/"))?;
-                }
-            } else if name == "Cargo.lock" {
-                self.others.push(path);
-            } else {
-                match fs::read_to_string(entry.path()) {
-                    Ok(text) => self.files.push(File::new(&path, &text)),
-                    Err(_) => self.others.push(path),
+        for top in folders::children(root)?.iter().filter(|path| !path.ends_with("target") && !path.ends_with(".git")) {
+            for file in if top.is_dir() { folders::files(top)? } else { vec![top.clone()] } {
+                let path = file.strip_prefix(root).expect("found below it").to_string_lossy().into_owned();
+                match fs::read_to_string(&file) {
+                    Ok(text) if path != "Cargo.lock" => tree.files.push(File::new(&path, &text)),
+                    _ => tree.others.push(path),
                 }
             }
         }
-        Ok(())
+        Ok(tree)
     }
 
     /// The Rust files.

@@ -1,7 +1,7 @@
 //! Every tunable of the engine is explained to the user.
 
 use super::Finding;
-use super::scan::{has_word, is_identifier};
+use super::scan::is_identifier;
 use super::tree::Tree;
 
 const TUNABLES: &str = "crates/engine/src/tunables.rs";
@@ -12,7 +12,7 @@ pub(super) fn tunables(tree: &Tree) -> Vec<Finding> {
     let document = tree.file(DOCUMENT).map_or("", |file| &file.text);
     let lines = tree.file(TUNABLES).into_iter().flat_map(|file| file.product_lines());
     let fields = lines.filter_map(|(number, line)| Some((number, public_field(line.code.trim())?)));
-    let missing = fields.filter(|(_, name)| !has_word(document, name));
+    let missing = fields.filter(|(_, name)| !document.contains(&format!("`{name}`")));
     missing.map(|(number, name)| Finding::new(TUNABLES, number, format!("`{name}` is not in {DOCUMENT}"))).collect()
 }
 
