@@ -18,7 +18,9 @@
 //! 9. `umount` shuts a volume down in numbered steps. `namespace` finds volumes by path.
 //! 10. [`backend`] is the storage interface, with [`backend::MemBackend`] as the reference.
 //!
-//! `docs/SEMANTICS.md` lists the promises; each names its test.
+//! `docs/SEMANTICS.md` lists the promises; each names its test. A module may use only those that
+//! `xtask/src/tidy/arrows.rs` lists above it. One group is exempt: `page_cache`, `inode`, `super_block`, `engine`,
+//! `cgroup`, `reclaim` and `writeback` refer to one another, as their counterparts in the kernel do.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! The tunables of the engine, each with its unit, default and range.
+//!
+//! `slackwater mount` and the daemon set `dirty_percent` and `volume_share_percent` to `--dirty-ratio` (20 by default),
+//! and `dirty_background_percent` to half of it. They derive `held_nodes` and `pinned_nodes_of_all` from the limit of
+//! open files.
 
 use std::time::Duration;
 

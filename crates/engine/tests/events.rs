@@ -1,4 +1,4 @@
-//! The trace events of write-back: every event listed in `docs/ARCHITECTURE.md`, with its fields.
+//! The trace events of write-back: every event listed in `docs/EVENTS.md`, with its fields.
 
 #![cfg(not(any(slackwater_loom, slackwater_shuttle)))]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -322,7 +322,7 @@ fn a_switch_traces_its_grace_period() {
 
 #[test]
 fn the_documentation_lists_every_event() {
-    let catalogue = include_str!("../../../docs/ARCHITECTURE.md");
+    let catalogue = include_str!("../../../docs/EVENTS.md");
     for (name, fields) in CATALOGUE {
         let line = catalogue.lines().find(|line| line.starts_with('|') && line.contains(&format!("`{name}`")));
         let line = line.unwrap_or_else(|| panic!("{name} is not documented"));

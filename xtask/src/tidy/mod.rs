@@ -15,7 +15,6 @@ mod reach;
 mod scan;
 mod shape;
 mod tree;
-mod tunables;
 
 use std::path::Path;
 
@@ -38,14 +37,13 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [(&str, Rule); 13] = [
+const RULES: [(&str, Rule); 12] = [
     ("file", shape::files),
     ("name", names::names),
     ("printable", reach::printable),
     ("scheduler", reach::scheduler_and_clock),
     ("engine", engine::order),
     ("promise", promises::promises),
-    ("tunable", tunables::tunables),
     ("api", api::listings),
     ("prose", prose::prose),
     ("link", links::links),

@@ -3,6 +3,21 @@
 //! # Lifetime
 //! [`Engine`] is a handle, and clones share one engine. Dropping the last clone stops the flusher threads. Unmount all
 //! volumes first: the data of a volume that is still mounted stays in the arena, as after a crash.
+//!
+//! # Shared state
+//! [`Shared`] owns the state that all volumes of an engine share. Where possible, a module gets only the parts that it
+//! needs, so that it can be tested without an engine.
+//!
+//! | Part | Used by | How it is passed |
+//! |---|---|---|
+//! | `clock` | all modules | [`WaitTable`], [`Progress`] and the flusher pool own a reference; `backend::call_and_wait` takes it as an argument |
+//! | `progress` | `cgroup`, `super_block`, `filemap` | alone: a tenant holds a reference, because it may outlive its volumes |
+//! | `pool` | `writeback`, `reclaim` | alone: each wb holds a reference, because it is queued without its volume |
+//! | `gates` | `super_block`, at mount | a volume gets the one gate of its device |
+//! | `tenants` | `cgroup`, `reclaim`, `writeback` | alone: reclaim visits all tenants, and a frame records its tenant by slot number |
+//! | `reclaim` | the flusher pool, `filemap` | alone: it owns references to the arena, the tenants and the pool, and needs no volume. The pool's threads hold a reference to it, and none to the engine |
+//! | `arena`, `owners`, `waits`, `tunables`, `landing`, `switches` | `inode`, `super_block`, `writeback`, `filemap` | through the volume. Every path there starts at an inode, which has its volume; separate references would make each inode larger |
+//! | the table of volumes | `reclaim` (waking flushers), `super_block`, `cgroup` | through [`Shared::super_blocks`]: to free frames or release open nodes, all volumes are asked |
 
 mod status;
 
@@ -34,7 +49,7 @@ use crate::writeback::{
     BdiWriteback, DeviceGates, DontcacheForm, DrainStats, FlusherPool, Pages, StartWriteback, SwitchQueue, UmountForm,
 };
 
-/// State that all volumes of an engine share. `docs/ARCHITECTURE.md` says which module gets which part of it, and why.
+/// The state that all volumes of an engine share. The head of this file says which module gets which part of it, and why.
 pub(crate) struct Shared {
     pub(crate) arena: Arc<Arena>,
     pub(crate) clock: Arc<dyn Clock>,

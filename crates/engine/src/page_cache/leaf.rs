@@ -33,7 +33,6 @@
 //! are already set. The lock and those words share the leaf's first cache line, which no other leaf shares. The frames
 //! follow in the same allocation, so the line with the page's frame number can be fetched without reading the first.
 //! Most files are small, and so are their leaves.
-//! first. Most files are small, and so is their leaf.
 
 use std::mem::offset_of;
 
