@@ -30,7 +30,7 @@ use crate::validate::SetAside;
 
 /// Page frames, and the tables that describe their contents, in one mapped file.
 ///
-/// It never grows: its frames hold all page data that can be cached. The file survives a killed process:
+/// An arena never grows: its frames hold all page data that can be cached. The file survives a killed process:
 /// [`Arena::open`] finds every page that was [published](Arena::publish_dirty).
 ///
 /// # Examples

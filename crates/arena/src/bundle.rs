@@ -97,7 +97,7 @@ impl Scatter {
         self.0.slices(len_bytes)
     }
 
-    /// As [`slices`](Self::slices), for filling.
+    /// The slices of [`slices`](Self::slices), to be filled.
     ///
     /// # Panics
     /// If the frames hold fewer bytes.

@@ -1,7 +1,8 @@
 //! The check word of header and records.
 //!
-//! It protects against damage, not against attacks. Each step maps the old sum to the new one, and the word to the new
-//! sum, one to one. So any change within a single word is always found, and any other change is missed once in 2^64.
+//! The word protects against damage, not against attacks. Each step maps the old sum to the new one, and the word to
+//! the new sum, one to one. So any change within a single word is always found, and any other change is missed once in
+//! 2^64.
 
 /// A sum over 64-bit words, in order.
 #[derive(Copy, Clone)]

@@ -29,8 +29,8 @@ impl Arena {
         Self::create_watched(config, &mut |_, _| ControlFlow::Continue(()))
     }
 
-    /// As [`create`](Self::create). Several times per second, `watch` receives the number of allocated bytes and the
-    /// total, and may cancel with [`ControlFlow::Break`].
+    /// Creates an arena as [`create`](Self::create) does. Several times per second, `watch` receives the number of
+    /// allocated bytes and the total, and may cancel with [`ControlFlow::Break`].
     ///
     /// # Errors
     /// As for [`create`](Self::create), and [`ArenaError::GivenUp`].

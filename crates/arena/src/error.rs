@@ -6,9 +6,9 @@ use std::io;
 /// A field with an invalid value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mismatch {
-    /// Its name, such as `inode[17].handle_len`.
+    /// The name of the field, such as `inode[17].handle_len`.
     pub field: String,
-    /// Its value.
+    /// The value of the field.
     pub found: String,
     /// The valid values.
     pub expected: String,
@@ -87,7 +87,7 @@ pub enum ArenaError {
 }
 
 impl ArenaError {
-    /// For `map_err` on a call without an error variant of its own.
+    /// Makes the error of a call without an error variant of its own, for `map_err`.
     pub(crate) fn os(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
         move |errno| Self::Os { call, source: errno.into() }
     }

@@ -172,13 +172,13 @@ struct State {
 }
 
 impl Filling {
-    /// Of an arena with all its memory.
+    /// The state of an arena with all its memory.
     pub(crate) fn over(layout: Layout) -> Self {
         let plan = Plan { first: Vec::new(), rest: VecDeque::new(), layout, first_free: Free::all(&layout) };
         Self::new(plan)
     }
 
-    /// Of an arena with the first parts of `plan`.
+    /// The state of an arena with the first parts of `plan`.
     pub(crate) fn new(plan: Plan) -> Self {
         let (all, now) = (Free::all(&plan.layout), plan.free());
         Self {

@@ -18,9 +18,9 @@ use crate::record::{FREE, LIVE};
 /// changed the file.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Default)]
 pub struct SourceStamp {
-    /// Its size.
+    /// The size of the file.
     pub size_bytes: u64,
-    /// Its mtime, nanoseconds since 1970.
+    /// The mtime of the file, nanoseconds since 1970.
     pub mtime_ns: i64,
     /// Start of the first of the engine's calls whose outcome is not in the stamp, nanoseconds since 1970. 0: there is
     /// none.

@@ -43,7 +43,7 @@ use crate::source;
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     layout: Layout,
-    /// One per frame, on the heap: a lock must not outlive its process.
+    /// The locks of all frames, on the heap: a lock must not outlive its process.
     locks: Box<[RwWord]>,
 }
 
@@ -368,7 +368,7 @@ impl LockedFrames<Exclusive> {
         before
     }
 
-    /// As [`slices`](LockedFrames::slices), for filling.
+    /// The slices of [`slices`](LockedFrames::slices), to be filled.
     pub(crate) fn slices_mut(&mut self, len_bytes: usize) -> impl Iterator<Item = &mut [u8]> {
         let this = &*self;
         runs(&this.frames, len_bytes).map(|(first, bytes)| {

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// One mount.
+/// A mount.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MountInfo {
     /// Major and minor number of the file system, with a colon.

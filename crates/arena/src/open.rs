@@ -38,8 +38,8 @@ impl Arena {
         Self::open_fd(source::open(path)?)
     }
 
-    /// As [`open`](Self::open), for a descriptor from [`try_clone_fd`](Self::try_clone_fd) in this process
-    /// or another.
+    /// Opens an arena as [`open`](Self::open) does, by a descriptor from [`try_clone_fd`](Self::try_clone_fd) in this
+    /// process or another.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -51,8 +51,9 @@ impl Arena {
         Ok(Self::open_mapping(mapping, file, Filling::over(layout)))
     }
 
-    /// As [`open`](Self::open), for a descriptor from [`try_clone_lock`](Self::try_clone_lock) of an earlier process.
-    /// All of that process need not have ended: a thread that waits in the kernel may still hold the file.
+    /// Opens an arena as [`open`](Self::open) does, by a descriptor from [`try_clone_lock`](Self::try_clone_lock) of an
+    /// earlier process. All of that process need not have ended: a thread that waits in the kernel may still hold the
+    /// file.
     ///
     /// If it was still [allocating](Self::create_unfilled) the memory, there is a filler, and the arena can be used at
     /// once.

@@ -63,7 +63,7 @@ pub(crate) struct ShortEntry {
     bytes: [Word64; SHORT_BYTES_MAX / 8],
 }
 
-/// One volume.
+/// The record of a volume.
 #[repr(C)]
 pub(crate) struct VolumeEntry {
     pub(crate) state: StateWord,
@@ -73,7 +73,7 @@ pub(crate) struct VolumeEntry {
     _unused_too: [Word64; 5],
 }
 
-/// One inode: its identity first, then the fields that change, on a cache line of their own.
+/// The record of an inode: its identity first, then the fields that change, on a cache line of their own.
 #[repr(C)]
 pub(crate) struct InodeEntry {
     pub(crate) state: StateWord,

@@ -345,7 +345,7 @@ proptest! {
         }
     }
 
-    /// With valid check words: any value in any field of the header and tables.
+    /// Any value in any field of the header and tables, with valid check words.
     #[test]
     fn damage_with_right_check_words_is_survived(
         words in prop::collection::vec((prop_oneof![

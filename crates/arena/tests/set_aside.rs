@@ -1,5 +1,5 @@
-//! One damaged record of each kind, among sound ones of several volumes: these are recovered, the damaged ones are named,
-//! and their bytes stay where they are.
+//! Damaged records among sound ones of several volumes, one of each kind: the sound ones are recovered, the damaged
+//! ones are named, and their bytes stay where they are.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -46,7 +46,7 @@ pub enum ErrorKind {
     Unsupported = 14,
     /// The two names are on different devices.
     CrossDevice = 15,
-    /// It is in use.
+    /// The node is in use.
     Busy = 16,
     /// Invalid argument.
     Invalid = 17,
@@ -74,7 +74,7 @@ pub enum ErrorKind {
     TooManyFiles = 28,
     /// No memory left.
     NoMemory = 29,
-    /// It would have to wait, which the caller does not allow.
+    /// The call would have to wait, which the caller does not allow.
     WouldBlock = 30,
     /// Too many levels of symbolic links.
     Loop = 31,
@@ -238,7 +238,7 @@ pub enum FileError {
     /// An earlier write-back failed, which is reported once per open file. The data is kept and retried.
     #[error("an earlier write-back failed: {0}; the data is kept and will be retried")]
     Writeback(ErrorKind),
-    /// It would have to wait for the backend, which the caller does not allow.
+    /// The operation would have to wait for the backend, which the caller does not allow.
     #[error("the operation would have to wait for the backend")]
     WouldBlock,
 }
@@ -315,7 +315,7 @@ pub enum UmountError {
         /// The last write-back error, if that is the cause.
         cause: Option<ErrorKind>,
     },
-    /// It is unmounted already.
+    /// The volume is unmounted already.
     #[error("not mounted")]
     NotMounted,
     /// The call comes from the scan of a shrinker.

@@ -1,8 +1,8 @@
 //! The engine of Slackwater: a page cache with write-back, as a library.
 //!
-//! It puts a write-back cache in front of anything that implements [`backend::Backend`], with the mechanisms of Linux:
-//! pages in an arena of fixed size, dirty lists ordered by age, and flushers that never wait. Every open file gets each
-//! write-back error once. An unmount ends with all data in the backend, or changes nothing.
+//! The engine puts a write-back cache in front of anything that implements [`backend::Backend`], with the mechanisms of
+//! Linux: pages in an arena of fixed size, dirty lists ordered by age, and flushers that never wait. Every open file
+//! gets each write-back error once. An unmount ends with all data in the backend, or changes nothing.
 //!
 //! # A tour, in reading order
 //! 1. [`Engine`] owns the arena, the clock and the flusher threads, and mounts volumes.

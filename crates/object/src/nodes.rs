@@ -63,15 +63,15 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Its number.
+    /// The node's number.
     pub(crate) fn ino(&self) -> u64 {
         self.ino
     }
 }
 
 impl OpenNodes {
-    /// Those of the volume `dev`. The receiver is for [`reap`]. With `finds_nameless`, nodes without a name are found until
-    /// that begins.
+    /// The open nodes of the volume `dev`, none yet. The receiver is for [`reap`]. With `finds_nameless`, nodes without
+    /// a name are found until that begins.
     pub(crate) fn new(dev: u64, finds_nameless: bool) -> (Arc<Self>, UnboundedReceiver<u64>) {
         let (closed, receiver) = unbounded_channel();
         let finds_nameless = AtomicBool::new(finds_nameless);

@@ -44,7 +44,7 @@ impl Pieces {
         Self(pieces)
     }
 
-    /// One piece, copied if there are several.
+    /// The bytes as a single piece, copied if there are several.
     pub(crate) fn joined(mut self) -> Bytes {
         match self.0.len() {
             0 | 1 => self.0.pop().unwrap_or_default(),

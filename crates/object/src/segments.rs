@@ -98,7 +98,7 @@ impl Segments {
         Ok(pieces)
     }
 
-    /// As [`Segments::get`], up to the end of the object at most.
+    /// Reads a range as [`Segments::get`] does, up to the end of the object at most.
     ///
     /// # Errors
     /// As [`Segments::get`], also if the range begins behind the end.

@@ -31,7 +31,7 @@ pub enum VolumeError {
     Failed {
         /// The error that programs would see.
         kind: ErrorKind,
-        /// For people.
+        /// The message for people.
         text: String,
     },
     /// There is no volume at this place.
@@ -118,9 +118,9 @@ pub struct VolumeStatus {
 /// The role of a process that has a volume open.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub enum Role {
-    /// It is the only writer.
+    /// The only writer.
     Writer,
-    /// It follows the writer.
+    /// A reader, which follows the writer.
     Reader,
     /// Another writer has fenced it; `None` if that one cannot be named. Changes fail with `Stale`.
     Fenced(Option<Holder>),
@@ -137,7 +137,7 @@ pub struct Requests {
     pub lists: u64,
     /// DELETE.
     pub deletes: u64,
-    /// Those of the above that failed and were tried again, or given up.
+    /// Requests of the above that failed and were tried again, or given up.
     pub failures: u64,
 }
 
@@ -148,7 +148,7 @@ pub struct Progress {
     pub step: &'static str,
     /// How far it is.
     pub done: u64,
-    /// Of how many, if that is known.
+    /// How far it will go, if that is known.
     pub of: Option<u64>,
 }
 

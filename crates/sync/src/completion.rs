@@ -87,8 +87,8 @@ impl Completion {
         }
     }
 
-    /// As [`Completion::wait`], for about `timeout`. The time starts again if another waiter takes a completion first.
-    /// Returns true if the time ran out.
+    /// Waits as [`Completion::wait`] does, for about `timeout`. The time starts again if another waiter takes a
+    /// completion first. Returns true if the time ran out.
     ///
     /// # Panics
     /// As [`Completion::wait`].

@@ -84,8 +84,8 @@ impl InFlight {
         self.drain_with(|| {});
     }
 
-    /// As [`InFlight::drain`], after `take_back` has unpinned the queued operations that no thread has begun (F3).
-    /// `take_back` is not called if nothing is in flight.
+    /// Drains as [`InFlight::drain`] does, after `take_back` has unpinned the queued operations that no thread has
+    /// begun (F3). `take_back` is not called if nothing is in flight.
     ///
     /// # Blocking
     /// While any operation is in flight that was not taken back.

@@ -41,7 +41,7 @@ pub enum Joined {
     No,
 }
 
-/// One call of a holder.
+/// A call of a holder.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Call(u64);
 

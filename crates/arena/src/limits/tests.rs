@@ -25,7 +25,7 @@ const V1_MOUNTS: &str = "\
 ";
 const V1_CGROUP: &str = "11:cpu,cpuacct:/a\n4:memory:/jobs/one\n1:name=systemd:/init.scope\n";
 
-/// As V1, with the unified hierarchy beside it, which has no memory controller.
+/// The mounts of V1, and beside them the unified hierarchy, which has no memory controller.
 const HYBRID_MOUNTS: &str = "\
 30 24 0:26 / /sys/fs/cgroup rw,relatime shared:9 - tmpfs tmpfs rw,relatime,mode=755
 30 24 0:26 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,relatime,memory

@@ -7,7 +7,7 @@ use slackwater_arena::FRAME_BYTES;
 /// Threads of a writer process. The inode number shows which thread an inode belongs to.
 pub(crate) const WRITERS: u64 = 2;
 
-/// One change of the arena.
+/// A change of the arena.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Step {
     NewInode {
@@ -68,7 +68,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// One write of less than `PIPE_BUF` bytes: whole or not at all.
+    /// Writes less than `PIPE_BUF` bytes at once: whole or not at all.
     pub(crate) fn send(self) {
         let words: [u64; 8] = match self.step {
             Step::NewInode { ino } => [0, ino, 0, 0, 0, 0, 0, 0],

@@ -277,7 +277,7 @@ impl Volume {
         self.removed(dir, name, removal).map(drop)
     }
 
-    /// As [`Volume::remove`], but returns the node that had the name.
+    /// Removes a name as [`Volume::remove`] does, but returns the node that had it.
     pub(crate) fn removed(&self, dir: &Node, name: impl AsRef<OsStr>, removal: Removal) -> Answer<Found> {
         let (dir, name) = (dir.clone(), name.as_ref().into());
         self.ask(|done| Call::Remove { dir, name, removal, done })

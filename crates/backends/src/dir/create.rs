@@ -43,7 +43,7 @@ enum Made<'a> {
     Named(&'a OsStr, NodeKind),
 }
 
-/// As whom a node was created.
+/// The user in whose name a node was created.
 #[derive(Copy, Clone, Eq, PartialEq)]
 enum By {
     Creator,

@@ -114,8 +114,8 @@ impl DirBackend {
         Self::open_with(path.as_ref(), Reopening::ByKernel)
     }
 
-    /// As [`DirBackend::open`], but keeps found nodes open even where kernel handles work. A process without
-    /// CAP_DAC_READ_SEARCH gets this mode anyway.
+    /// Opens a directory as [`DirBackend::open`] does, but keeps found nodes open even where kernel handles work. A
+    /// process without CAP_DAC_READ_SEARCH gets this mode anyway.
     ///
     /// # Errors
     /// As [`DirBackend::open`].

@@ -30,7 +30,7 @@ pub(super) struct DirNode {
     direct_writer: OnceLock<Option<NodeFd>>,
     /// Held while the mode is changed.
     mode: Mutex<()>,
-    /// For a directory.
+    /// The default ACL, if the node is a directory: whether there is none.
     pub(super) no_default_acl: NoDefaultAcl,
 }
 
@@ -68,7 +68,7 @@ impl DirNode {
         self.reader_by(|| self.reopen(fds, OFlags::RDONLY))
     }
 
-    /// As [`reader`](Self::reader), and never changes the mode for it.
+    /// The descriptor of [`reader`](Self::reader), for which the mode is never changed.
     pub(super) fn permitted_reader(&self, fds: &ProcFds) -> io::Result<&NodeFd> {
         self.reader_by(|| fds.reopen(self.file()?, OFlags::RDONLY))
     }

@@ -108,7 +108,7 @@ pub(super) fn set_fs_user(uid: u32) -> u32 {
     unsafe { libc::setfsuid(uid) }.cast_unsigned()
 }
 
-/// As [`set_fs_user`], for the group.
+/// Sets the group as [`set_fs_user`] sets the user.
 pub(super) fn set_fs_group(gid: u32) -> u32 {
     // SAFETY: it takes no pointers, and other threads keep their group.
     unsafe { libc::setfsgid(gid) }.cast_unsigned()

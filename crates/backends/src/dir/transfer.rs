@@ -206,7 +206,8 @@ impl Volume {
         answer.and_then(|answer| synced.map(|()| answer))
     }
 
-    /// As [`changed`](Self::changed), for a call that removes a name: a file without one need not be synced.
+    /// Notes changed nodes as [`changed`](Self::changed) does, for a call that removes a name: a file without one need
+    /// not be synced.
     pub(super) fn removed<T>(&self, nodes: &[&Node], answer: Answer<T>) -> Answer<T> {
         let is_nameless = |node: &Node| {
             let stat = self.node(node).map(|node| statx(&node.path, c"", AtFlags::EMPTY_PATH, StatxFlags::NLINK));

@@ -208,7 +208,7 @@ mod tests {
         (seen.into_inner(), all.get(), result.map_err(|error| error.kind()))
     }
 
-    /// Of no node.
+    /// The value for changes of no node.
     const NONE: u64 = 0;
     const ALL: u64 = u64::MAX;
 

@@ -49,13 +49,13 @@ pub struct FaultCounts {
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Held {
-    /// Its number: later calls have greater ones.
+    /// The number of the call: later calls have greater ones.
     pub ticket: u64,
-    /// Its [`Call::name`].
+    /// The [`Call::name`].
     pub name: &'static str,
-    /// Its [`Call::node_id`].
+    /// The [`Call::node_id`].
     pub node: Option<NodeId>,
-    /// Its [`Call::range_bytes`].
+    /// The [`Call::range_bytes`].
     pub range_bytes: Option<(u64, usize)>,
 }
 

@@ -5,7 +5,7 @@ use slackwater::{ErrorKind, NodeId};
 
 use crate::random::Random;
 
-/// One kind of fault. Built from its effect; without further conditions, it strikes every call.
+/// A kind of fault. Built from its effect; without further conditions, it strikes every call.
 ///
 /// ```
 /// use slackwater::ErrorKind;

@@ -133,7 +133,7 @@ fn p14_files_that_others_have_open_can_always_be_removed() {
     rig.unmount_and_find_nothing_left();
 }
 
-/// One tenant opened a file first, and another has it open when it loses its last name: the file counts for the second
+/// A tenant opened a file first, and another has it open when it loses its last name: the file counts for the second
 /// one.
 #[test]
 fn p14_a_nameless_file_counts_for_a_tenant_that_has_it_open() {

@@ -43,7 +43,7 @@ pub(crate) fn work(dir: &Path, arena: &Path, seed: u64) -> ! {
     std::process::exit(1)
 }
 
-/// One byte, in one system call: it is in the pipe before the next operation begins.
+/// Sends a byte, in one system call: it is in the pipe before the next operation begins.
 fn report(byte: u8) {
     std::io::stderr().write_all(&[byte]).unwrap();
 }

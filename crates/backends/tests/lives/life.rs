@@ -1,4 +1,4 @@
-//! One life: volumes are mounted, tenants use them, and all of them end.
+//! A life: volumes are mounted, tenants use them, and all of them end.
 
 use std::sync::atomic::Ordering;
 

@@ -1,8 +1,8 @@
 //! Volumes and tenants that live and die while backends fail, slow down and hang. Nothing of them is left.
 //!
-//! One test runs some hundreds of lives. A hundred thousand take some minutes, and are a part of `cargo xtask heavy`:
-//! `cargo test --release -p slackwater-backends --test lives -- --ignored --nocapture`. `SLACKWATER_SEED` repeats a
-//! run, as far as threads can be repeated.
+//! A run of the test has some hundreds of lives. A hundred thousand take some minutes, and are a part of `cargo xtask
+//! heavy`: `cargo test --release -p slackwater-backends --test lives -- --ignored --nocapture`. `SLACKWATER_SEED`
+//! repeats a run, as far as threads can be repeated.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -79,7 +79,7 @@ impl World {
         Self { engine, namespace, tenants: Mutex::default(), gone: Mutex::default(), ends: Default::default() }
     }
 
-    /// One of the existing tenants.
+    /// A random tenant of those that exist.
     fn tenant(&self, random: &mut Random) -> Arc<Memcg> {
         let tenants = self.tenants.lock().unwrap();
         Arc::clone(&tenants[random.below(TENANTS) as usize])

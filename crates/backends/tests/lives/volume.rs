@@ -31,9 +31,9 @@ pub(crate) enum End {
     Failing,
     /// Past a deadline, and then again.
     Late,
-    /// With a file open, and then again.
+    /// Unmounted with a file open, which fails, and then again.
     Busy,
-    /// With its data discarded.
+    /// Unmounted with its data discarded.
     Discarded,
     /// Removed from the namespace while a file was open.
     Lazy,
@@ -48,7 +48,7 @@ pub(crate) struct Volume {
     memory: Arc<MemBackend>,
     faults: FaultControl,
     sb: Arc<SuperBlock>,
-    /// Its place in the namespace, if it has one.
+    /// The volume's place in the namespace, if it has one.
     path: Option<PathBuf>,
     /// Writes do not return: no thread may wait for them.
     hangs: bool,
@@ -310,7 +310,7 @@ impl Volume {
         volumes.iter().for_each(|volume| volume.verify(world));
     }
 
-    /// It has ended: all accepted data is in the backend, and nothing is left here.
+    /// Checks a volume that has ended: all accepted data is in the backend, and nothing is left here.
     fn verify(&self, world: &World) {
         assert!(matches!(self.sb.umount(UmountOptions::default()), Err(UmountError::NotMounted)));
         for (nth, words) in (0..).zip(&self.words) {

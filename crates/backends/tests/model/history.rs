@@ -1,4 +1,4 @@
-//! One history: its operations, their order, and the checks after each.
+//! A history: its operations, their order, and the checks after each.
 
 use std::time::Duration;
 

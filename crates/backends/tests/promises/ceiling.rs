@@ -174,7 +174,7 @@ fn p06_a_read_larger_than_the_arena_completes() {
     assert_same(&found, &wanted, "a");
 }
 
-/// As above, with a read of ordinary size in a cache that other files have pinned almost entirely.
+/// A read of ordinary size completes in a cache that other files have pinned almost entirely.
 #[test]
 fn p06_a_read_completes_with_few_free_frames() {
     let rig = Rig::with(Disk::new(), by_hand());

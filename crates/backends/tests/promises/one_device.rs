@@ -37,7 +37,7 @@ fn on_the_device() -> Limits {
 }
 
 impl Writer {
-    /// Its file is larger than what the backend takes at once.
+    /// A volume with a file that is larger than what the backend takes at once.
     fn new(rig: &Rig, name: &str, limits: Limits) -> Self {
         let disk = Disk::with_limits(limits);
         let volume = rig.engine.mount(name, disk.backend.clone()).unwrap();

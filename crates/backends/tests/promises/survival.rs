@@ -278,7 +278,7 @@ fn p09_data_that_survives_one_kill_survives_the_next() {
     }
 }
 
-/// As a supervisor does it: the engine ends without an unmount, and its arena is opened by its descriptor.
+/// An engine ends without an unmount, and its arena is opened by its descriptor, as a supervisor does it.
 #[test]
 fn p09_an_engine_that_is_dropped_leaves_what_a_killed_one_would() {
     let rig = Rig::by_hand();

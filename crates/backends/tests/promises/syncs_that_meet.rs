@@ -8,8 +8,8 @@ use slackwater_backends::Rule;
 
 use crate::rig::{Disk, PAGE, PATIENCE, Rig, assert_same, busy, by_hand, eventually, limits, pattern, spawn};
 
-/// For a state that cannot be seen from outside: a sync that has begun to wait. If it is too short, the test proves
-/// less but does not fail.
+/// The time for a state that cannot be seen from outside: a sync that has begun to wait. If it is too short, the test
+/// proves less but does not fail.
 const A_WHILE: Duration = Duration::from_millis(50);
 
 /// Two programs share one description. The error of a commit that both waited for goes to one of them. The other must

@@ -112,7 +112,7 @@ fn p03_the_deadline_holds_with_a_unit_of_an_unlinked_file_in_flight() {
     assert_idle(&rig.engine, &rig.volume);
 }
 
-/// One page per unit, so that the reader gets its own page and continues while the next ones are still being read.
+/// Units have one page, so that the reader gets its own page and continues while the next ones are still being read.
 #[test]
 fn p03_the_deadline_holds_with_a_read_ahead_in_flight() {
     let rig = Rig::live(Disk::with_limits(Limits { unit_bytes: PAGE as u32, ..limits() }), busy());
@@ -189,7 +189,7 @@ fn p03_discard_of_a_hanging_volume_waits_for_nothing_and_frees_all_when_it_answe
     assert_idle(&rig.engine, &rig.volume);
 }
 
-/// As above, with a file that has no name.
+/// The reads in flight are those of a file with a name, or without one.
 #[test]
 fn p03_discard_frees_the_frames_of_reads_in_flight() {
     for unlinked in [false, true] {

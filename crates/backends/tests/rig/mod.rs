@@ -116,7 +116,7 @@ impl Rig {
         Self::assemble(engine, Arc::clone(clock), Disk::over(Arc::clone(mem)))
     }
 
-    /// With flusher threads and the machine's clock.
+    /// A rig with flusher threads and the machine's clock.
     pub(crate) fn live(disk: Disk, tunables: Tunables) -> Self {
         let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap();
         let clock = Arc::new(ManualClock::new(Timestamp(1_000_000_000)));
@@ -293,7 +293,7 @@ pub(crate) struct Running<T> {
 }
 
 impl<T> Running<T> {
-    /// Its result, or a failed test.
+    /// The result of the function, or a failed test.
     #[track_caller]
     pub(crate) fn wait(self) -> T {
         let patience = PATIENCE;

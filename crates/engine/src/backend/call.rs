@@ -9,7 +9,7 @@ use crate::backend::{
 use crate::error::BackendError;
 use crate::units::NodeId;
 
-/// One request to a backend. Names are single components: never empty, `.`, `..` or with a slash or NUL.
+/// A request to a backend. Names are single components: never empty, `.`, `..` or with a slash or NUL.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Call {
@@ -50,7 +50,7 @@ pub enum Call {
     Getattr {
         /// Node to ask.
         node: Node,
-        /// Its attributes.
+        /// The node's attributes.
         done: Done<Attr>,
     },
     /// Changes attributes, all or none. `size_bytes` truncates, or extends with zeroes.
@@ -59,7 +59,7 @@ pub enum Call {
         node: Node,
         /// The new values.
         change: AttrChange,
-        /// Its attributes afterwards.
+        /// The node's attributes afterwards.
         done: Done<Attr>,
     },
     /// Makes a node. The name must be free.
@@ -83,7 +83,7 @@ pub enum Call {
         dir: Node,
         /// The requested permission bits.
         mode: u32,
-        /// As for [`Call::Make`].
+        /// The creator, as for [`Call::Make`].
         creator: Option<Creator>,
         /// The new node, with no names.
         done: Done<Found>,
@@ -129,7 +129,7 @@ pub enum Call {
     Readlink {
         /// The link.
         node: Node,
-        /// Its target.
+        /// The link's target.
         done: Done<OsString>,
     },
     /// Reads some entries of a directory, without `.` and `..`.
@@ -141,11 +141,11 @@ pub enum Call {
         /// The next entries; empty at the end.
         done: Done<Vec<DirEntry>>,
     },
-    /// As [`Call::Readdir`], and looks each entry up.
+    /// Reads a directory as [`Call::Readdir`] does, and looks each entry up.
     ReaddirPlus {
         /// The directory.
         node: Node,
-        /// As for [`Call::Readdir`].
+        /// Where to continue, as for [`Call::Readdir`].
         cookie: u64,
         /// The next entries; empty at the end.
         done: Done<Vec<DirEntryPlus>>,
@@ -192,7 +192,7 @@ pub enum Call {
     Getflags {
         /// Node to ask.
         node: Node,
-        /// Its flags; `Unsupported` if the backend has none.
+        /// The node's flags; `Unsupported` if the backend has none.
         done: Done<u32>,
     },
     /// Sets all flags of a file or directory.
@@ -212,7 +212,7 @@ pub enum Call {
         mode: FallocateMode,
         /// Start of the range.
         offset_bytes: u64,
-        /// Its length; 0 is `Invalid`.
+        /// Length of the range; 0 is `Invalid`.
         len_bytes: u64,
         /// The file's attributes afterwards.
         done: Done<Attr>,
@@ -225,7 +225,8 @@ pub enum Call {
         offset_bytes: u64,
         /// Data or a hole.
         whence: SeekWhence,
-        /// Its first byte. `None` if there is no data up to the end, or the offset is at or beyond the end.
+        /// The first byte of data, or of a hole. `None` if there is no data up to the end, or the offset is at or
+        /// beyond the end.
         done: Done<Option<u64>>,
     },
     /// Reads file data into frames.

@@ -64,8 +64,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Never (B1).
     fn submit(&self, call: Call);
 
-    /// As [`Backend::submit`], for a caller that is going to wait for the answer: the call may run on the caller's
-    /// thread, which saves two thread switches. It need not be complete on return.
+    /// Submits a call as [`Backend::submit`] does, for a caller that is going to wait for the answer: the call may run
+    /// on the caller's thread, which saves two thread switches. It need not be complete on return.
     ///
     /// # Blocking
     /// May block for as long as the call takes.
@@ -113,7 +113,7 @@ pub trait Backend: Send + Sync + 'static {
 /// How many more nodes a backend can hold open. Each may cost a descriptor of the process.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
 pub enum NodeSupply {
-    /// As many as the engine needs.
+    /// The engine may have as many as it needs.
     Enough,
     /// Nodes that can be reopened should be released.
     Short,

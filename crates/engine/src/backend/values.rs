@@ -12,7 +12,7 @@ pub struct Found {
     pub node: Node,
     /// A handle to reopen it, also in another process.
     pub handle: FileHandle,
-    /// Its attributes.
+    /// The node's attributes.
     pub attr: Attr,
 }
 
@@ -106,7 +106,7 @@ pub struct DirEntry {
     pub name: OsString,
     /// Number of the node on its device.
     pub ino: u64,
-    /// Its kind, if the backend knows it without opening the node.
+    /// Kind of the node, if the backend knows it without opening the node.
     pub kind: Option<NodeKind>,
 }
 

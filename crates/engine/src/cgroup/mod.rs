@@ -1,7 +1,7 @@
 //! Tenants: who owns dirty data, and how much of it they may have.
 //!
-//! One [`Memcg`] stands for both a cgroup's memory and its io controller. Frames record the tenant that dirtied them
-//! last ([`FrameOwners`]). Inodes belong to a wb of the tenant that writes most of them (`writeback::cgwb`).
+//! A [`Memcg`] stands for both a cgroup's memory and its io controller. Frames record the tenant that dirtied them last
+//! ([`FrameOwners`]). Inodes belong to a wb of the tenant that writes most of them (`writeback::cgwb`).
 //!
 //! # States
 //! | state | meaning | left by |
@@ -98,7 +98,7 @@ const NO_LIMIT: u64 = u64::MAX;
 /// A tenant. Kernel: `struct mem_cgroup`.
 pub struct Memcg {
     id: MemcgId,
-    /// Its index in the table, which frames record.
+    /// The tenant's index in the table, which frames record.
     slot: u32,
     name: String,
     /// See [`Memcg::set_key`].
@@ -116,7 +116,7 @@ pub struct Memcg {
     progress: Arc<Progress>,
     /// The ratio of its background level to its limit is that of these two percentages.
     ratios: DirtyRatios,
-    /// Its dirty limit, divided among its wbs. Kernel: `cgwb_domain`.
+    /// The tenant's dirty limit, divided among its wbs. Kernel: `cgwb_domain`.
     domain: WbDomain,
     foreign: Mutex<ForeignWbs>,
     /// The queues of clean pages cached for it.
@@ -161,7 +161,7 @@ impl Memcg {
         })
     }
 
-    /// Its number.
+    /// The tenant's number.
     pub fn id(&self) -> MemcgId {
         self.id
     }
@@ -184,7 +184,7 @@ impl Memcg {
         self.key.load(Ordering::Relaxed)
     }
 
-    /// Its parent, unless that is the root.
+    /// The tenant's parent, unless that is the root.
     pub fn parent(&self) -> Option<&Arc<Memcg>> {
         self.parent.as_ref()
     }

@@ -117,7 +117,7 @@ impl Engine {
         Self::with_forms(arena, survivors, clock, tunables, Forms::default())
     }
 
-    /// As [`Engine::recover`], with older forms of some mechanisms, for experiments.
+    /// Recovers as [`Engine::recover`] does, with older forms of some mechanisms, for experiments.
     #[doc(hidden)]
     pub fn with_forms(
         arena: Arc<Arena>,

@@ -29,7 +29,7 @@ impl File {
         self.sync(SyncScope::All)
     }
 
-    /// As [`File::fsync`], but only for the data and the metadata needed to read it, without the times.
+    /// Makes the file's data durable, and the metadata needed to read it: [`File::fsync`] without the times.
     ///
     /// # Errors
     /// As [`File::fsync`].

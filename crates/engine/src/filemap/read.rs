@@ -165,9 +165,9 @@ impl File {
 /// How a read relates to the previous one, and its flags.
 #[derive(Copy, Clone)]
 struct Reading {
-    /// It starts inside the page where the previous read ended.
+    /// Whether it starts inside the page where the previous read ended.
     continues_page: bool,
-    /// It starts where the previous read ended.
+    /// Whether it starts where the previous read ended.
     sequential: bool,
     flags: ReadFlags,
 }
@@ -183,11 +183,11 @@ pub(super) struct Access {
 /// How an access counts for the page's referenced mark.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Usage {
-    /// It continues the previous use.
+    /// The access continues the previous use.
     Same,
-    /// It is the use for which this call brought the page in.
+    /// The access is the use for which this call brought the page in.
     First,
-    /// It is another use.
+    /// The access is another use.
     Other,
 }
 
@@ -324,7 +324,7 @@ enum Claimed {
 struct Claim {
     first: PageIndex,
     frames: Scatter,
-    /// It ended because there were no more frames.
+    /// Whether the run ended because there were no more frames.
     short: bool,
 }
 

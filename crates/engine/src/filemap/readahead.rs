@@ -34,7 +34,7 @@ const FIRST_FAR_WINDOW: u64 = 256;
 pub(crate) enum Reach {
     /// In pages; 0 reads only what is asked for.
     Near(u64),
-    /// Of a backend with much latency.
+    /// The reach for a backend with much latency, in pages.
     Far(u64),
 }
 

@@ -1,4 +1,4 @@
-//! One page of a write: it is found or gets a fresh frame, and is marked dirty.
+//! A page of a write: it is found or gets a fresh frame, and is marked dirty.
 //!
 //! This file implements R1, R2 and R4 of [`super::write`].
 //!

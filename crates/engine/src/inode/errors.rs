@@ -22,8 +22,8 @@ impl Inode {
         }
     }
 
-    /// Its last write-back error, whether a description has reported it, and how many were reported. 0: there was none
-    /// since the inode came into memory.
+    /// The inode's last write-back error, whether a description has reported it, and how many were reported. 0: there
+    /// was none since the inode came into memory.
     pub fn error_bits(&self) -> u32 {
         self.errseq.to_bits()
     }

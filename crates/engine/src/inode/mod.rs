@@ -144,11 +144,11 @@ pub(crate) struct InodeState {
 
 /// Result of an attempt to release an idle node.
 pub(crate) enum IdleNode {
-    /// It was released. Dropping the last clone closes it.
+    /// The node was released. Dropping the last clone closes it.
     Released(Option<Node>),
     /// The inode is not clean, or may become dirty soon. It is examined again when it is clean.
     InUse,
-    /// It could not be found again.
+    /// The node could not be found again.
     Kept,
 }
 

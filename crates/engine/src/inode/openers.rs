@@ -20,7 +20,7 @@ pub(crate) struct Openers {
     /// The open descriptions of each tenant.
     tenants: Vec<(Arc<Memcg>, u32)>,
     hold: Option<Hold>,
-    /// It was created without a name, and its creator has not opened it yet.
+    /// Whether the file was created without a name, and its creator has not opened it yet.
     is_expected: bool,
 }
 

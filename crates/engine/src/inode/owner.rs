@@ -36,7 +36,7 @@ use crate::writeback::{BdiWriteback, ListName, Pages};
 /// See the [module documentation](self).
 pub(crate) struct Owner {
     wb: RcuArc<BdiWriteback>,
-    /// It has been assigned a wb. Until then, `wb` is the root wb.
+    /// Whether the inode has been assigned a wb. Until then, `wb` is the root wb.
     is_attached: AtomicBool,
     is_switching: AtomicBool,
     reclaimable: AtomicI64,
@@ -83,7 +83,7 @@ impl Owner {
 }
 
 impl Inode {
-    /// Its share of the counts of its wb.
+    /// The inode's share of the counts of its wb.
     pub(crate) fn counted(&self) -> Pages {
         self.owner.counted()
     }

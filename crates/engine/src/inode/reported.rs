@@ -32,7 +32,7 @@ pub(crate) struct Changes {
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) struct Quiet(u64);
 
-/// One of our calls in progress. Contains its number if no other was in progress when it began.
+/// A call of ours in progress. Contains its number if no other was in progress when it began.
 #[must_use = "a change that never ends looks like another program's for ever"]
 pub(crate) struct Change(Option<Quiet>);
 

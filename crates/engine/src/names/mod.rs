@@ -228,7 +228,7 @@ impl SuperBlock {
         self.remove_for(self.root_memcg(), dir, name.as_ref(), removal)
     }
 
-    /// As [`remove`](Self::remove), for `memcg`.
+    /// Removes a name as [`remove`](Self::remove) does, for `memcg`.
     ///
     /// # Errors
     /// As [`remove`](Self::remove). `TooManyOpen` if the tenant has the file open itself and too many other open files
@@ -281,8 +281,8 @@ impl SuperBlock {
         self.rename_after(self.root_memcg(), (from_dir, from.as_ref()), (to_dir, to.as_ref()), mode, |_| {})
     }
 
-    /// As [`rename`](Self::rename), for `memcg`. If the file replaces another, `fetch` is called before its data is
-    /// written back, to write data that is held elsewhere.
+    /// Renames as [`rename`](Self::rename) does, for `memcg`. If the file replaces another, `fetch` is called before
+    /// its data is written back, to write data that is held elsewhere.
     ///
     /// # Errors
     /// As [`rename`](Self::rename), and those of [`remove_for`](Self::remove_for) for the replaced file.
@@ -366,7 +366,7 @@ impl SuperBlock {
         Ok(self.call(None, |done| Call::Readdir { node, cookie, done })?)
     }
 
-    /// As [`readdir`](Self::readdir), with the nodes.
+    /// Reads a directory as [`readdir`](Self::readdir) does, with the nodes.
     ///
     /// # Errors
     /// The backend fails.

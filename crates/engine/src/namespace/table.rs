@@ -17,7 +17,7 @@ use slackwater_sync::shim::Arc;
 use crate::namespace::mount::Mount;
 use crate::namespace::path::Place;
 
-/// With ten thousand mounts, a chain has five.
+/// The number of hash chains: with ten thousand mounts, a chain has five.
 const CHAINS: usize = 2048;
 
 /// A mount with the full hash of its place (T2).

@@ -235,13 +235,13 @@ impl LeafState {
         self.present & self.bits(Mark::Uptodate) & !self.unclean()
     }
 
-    /// One bit for each indexed mark that some page has.
+    /// A bit for each indexed mark that some page has.
     pub(crate) fn indexed(&self) -> u32 {
         let indexed = [Mark::Dirty, Mark::ToWrite, Mark::Writeback, Mark::Unstable, Mark::Committing];
         indexed.into_iter().fold(0, |set, mark| set | u32::from(self.bits(mark) != 0) << mark as u32)
     }
 
-    /// One bit for each indexed mark newly acquired since the last call (L5).
+    /// A bit for each indexed mark newly acquired since the last call (L5).
     pub(crate) fn take_fresh(&mut self) -> u32 {
         if self.fresh == 0 { 0 } else { std::mem::take(&mut self.fresh) }
     }

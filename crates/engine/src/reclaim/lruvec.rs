@@ -137,9 +137,9 @@ impl Reclaim {
     }
 }
 
-/// For a leaf whose pages come as a whole, or nearly: counts all of them as `recalled` or none, as most were. The ghost
-/// errs and forgets in blocks, but pages that came together should leave together. The frames of a stream are adjacent,
-/// and would be fragmented if some blocks stayed longer than others.
+/// Counts all pages of a leaf as `recalled` or none, as most were, if they come as a whole, or nearly. The ghost errs
+/// and forgets in blocks, but pages that came together should leave together. The frames of a stream are adjacent, and
+/// would be fragmented if some blocks stayed longer than others.
 fn round_to_leaf(asked: u64, recalled: u64) -> u64 {
     let (asked_pages, recalled_pages) = (asked.count_ones(), recalled.count_ones());
     if asked_pages <= u64::BITS / 2 {

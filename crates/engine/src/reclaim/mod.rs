@@ -49,14 +49,14 @@ const BATCH_MIN: u64 = 128;
 /// Upper bound, because the writer that finds no free frame frees a batch for all.
 const BATCH_MAX: u64 = 4096;
 
-/// One in this many allocations checks whether few frames are free.
+/// Every this many allocations, one checks whether few frames are free.
 const CHECK_EVERY: u32 = 64;
 
 /// State of eviction for an engine, besides the queues of its tenants.
 pub(crate) struct Reclaim {
     arena: Arc<Arena>,
     tenants: Arc<Tenants>,
-    /// Its threads run [`Reclaim::run_background`].
+    /// The flusher threads, which run [`Reclaim::run_background`].
     pool: Arc<FlusherPool>,
     ghost: Ghost,
     /// A thread works on the queues (V1).

@@ -12,7 +12,7 @@ pub const DEFAULT_SEEKS: u32 = 2;
 /// From inside them, registering, unregistering, mounting, unmounting and starting another walk are refused. The engine
 /// holds no lock while it calls them.
 pub trait Shrinker: Send + Sync {
-    /// Its name, for people. Called to list the state of all shrinkers.
+    /// The shrinker's name, for people. Called to list the state of all shrinkers.
     fn name(&self) -> String;
 
     /// The number of objects it could free. It must count them even if a scan would be refused at the moment: refused
@@ -53,7 +53,7 @@ pub struct ShrinkControl {
 pub enum Count {
     /// Nothing.
     Empty,
-    /// It cannot tell at the moment.
+    /// A number that the shrinker cannot tell at the moment.
     Unknown,
     /// This many objects.
     Objects(u64),
@@ -64,6 +64,6 @@ pub enum Count {
 pub enum Scanned {
     /// This many objects were freed.
     Freed(u64),
-    /// It cannot continue now.
+    /// The scan cannot continue now.
     Stop,
 }

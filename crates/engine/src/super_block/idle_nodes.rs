@@ -44,7 +44,7 @@ const KEPT_MIN: usize = 16;
 /// How many releasable nodes a volume has left.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 enum Left {
-    /// Its backend is short of node space, and only the nodes that the volume may keep are left.
+    /// The backend is short of node space, and only the nodes that the volume may keep are left.
     Few,
     /// More are left, or the backend is not short.
     Enough,

@@ -1,6 +1,6 @@
 //! The shrinker of a volume: frees inodes that only a front end keeps in memory.
 //!
-//! It only tries locks and leaves what it cannot lock for the next scan. An unmount waits for it through its
+//! The shrinker only tries locks and leaves what it cannot lock for the next scan. An unmount waits for it through its
 //! registration alone, and a scan stops as soon as the volume is dead.
 //!
 //! # Kernel counterpart

@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// Of a hundred pages, ten are in flight and sixteen more are dirty.
+    /// A space of a hundred pages, of which ten are in flight and sixteen more are dirty.
     fn busy() -> Space {
         let space = Space::new();
         let query = space.begin_query(Tick(0));

@@ -16,7 +16,7 @@ use crate::writeback::{BdiWriteback, Pages};
 #[derive(Clone, Eq, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct TenantStatus {
-    /// Its number.
+    /// The number of the tenant.
     pub id: MemcgId,
     /// The name it was created with.
     pub name: String,
@@ -49,7 +49,8 @@ pub struct TenantStatus {
     /// Total time for which its writers on all volumes were paused, so that memory fills no faster than the backends
     /// drain it. Excludes the time for which they were refused at a limit.
     pub paused: Duration,
-    /// It is at its limit: one of its writers was refused frames, and little has been written back since.
+    /// Whether the tenant is at its limit: one of its writers was refused frames, and little has been written back
+    /// since.
     pub is_at_limit: bool,
 }
 

@@ -61,7 +61,7 @@ pub struct UncleanFile {
     pub bytes: u64,
 }
 
-/// One unmount or freeze of a volume at a time. Kernel: `s_umount`.
+/// An unmount or freeze of a volume; there is one at a time. Kernel: `s_umount`.
 struct Umounting(Arc<SuperBlock>);
 
 impl Umounting {

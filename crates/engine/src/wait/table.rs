@@ -1,6 +1,6 @@
 //! Waiting for a change of an inode: a page filled, a unit written, a commit ended.
 //!
-//! One table serves the whole engine, hashed by inode: waiting is rare, so inodes have no wait queue of their own. A
+//! The whole engine has one table, hashed by inode: waiting is rare, so inodes have no wait queue of their own. A
 //! wake-up may be meant for another inode in the bucket, so every waiter checks its condition again.
 //!
 //! # Memory ordering

@@ -62,7 +62,7 @@ pub struct BackingDevInfo {
     /// A limit of this volume; [`NO_LIMIT`] if it has none. The share is not larger.
     limit_frames: AtomicU64,
     pub(crate) ages: Ages,
-    /// One bit for each kind of [`Attempt`] whose most recent attempt failed.
+    /// A bit for each kind of [`Attempt`] whose most recent attempt failed.
     failed: AtomicU8,
     /// Failed attempts to write data, or to make it durable.
     pub(super) refusal: Refusal,

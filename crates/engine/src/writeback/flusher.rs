@@ -1,4 +1,4 @@
-//! One run of a flusher. [`BdiWriteback::step`] is the whole policy and never waits: it submits what it may and returns
+//! A run of a flusher. [`BdiWriteback::step`] is the whole policy and never waits: it submits what it may and returns
 //! when it wants to run again. Work that it could not submit continues when a slot becomes free. A wb with nothing
 //! dirty has no timer. [`super::pool`] calls it.
 //!

@@ -51,9 +51,9 @@ struct Ahead {
     unit_bytes: u64,
 }
 
-/// Of units that may stay in the cache of the device.
+/// The limit for units that may stay in the cache of the device.
 const CACHED: Ahead = Ahead { time: Duration::from_millis(2), bytes: 1 << 20..=8 << 20, unit_bytes: 256 << 10 };
-/// Of units that are flushed, which is part of their time in flight.
+/// The limit for units that are flushed, which is part of their time in flight.
 const FLUSHED: Ahead = Ahead { time: Duration::from_micros(500), bytes: 128 << 10..=8 << 20, unit_bytes: 128 << 10 };
 
 struct State {

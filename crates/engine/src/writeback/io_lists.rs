@@ -37,9 +37,9 @@ pub(crate) enum ListName {
     Io = 1,
     /// Visited by the running pass and not finished. Kernel: `b_more_io`.
     MoreIo = 2,
-    /// Its last write-back failed; waits for its retry time.
+    /// Failed in its last write-back; waits for its retry time.
     Retry = 3,
-    /// Its I/O is being submitted or in flight.
+    /// Under I/O: being submitted, or in flight.
     Busy = 4,
     /// Clean and assigned to this wb; the root wb keeps none. Kernel: `b_attached`.
     Attached = 5,
@@ -75,7 +75,7 @@ struct Entry {
     list: ListName,
     prev: u32,
     next: u32,
-    /// For `Dirty`: when the inode became dirty. For `Retry`: when it is due.
+    /// When the inode became dirty, on `Dirty`; when its retry is due, on `Retry`.
     when: Tick,
 }
 

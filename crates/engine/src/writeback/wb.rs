@@ -156,7 +156,7 @@ pub(crate) struct BdiWriteback {
 pub(crate) enum Settled {
     /// Nothing: it is on a list, or its I/O is in flight.
     Waiting,
-    /// Its data is written and its metadata is due: the caller submits it.
+    /// The inode's data is written and its metadata is due: the caller submits it.
     WriteMeta,
     /// The inode is clean.
     Clean,
@@ -357,7 +357,7 @@ impl Inode {
         self.mark_dirty_since(meta, None);
     }
 
-    /// As [`mark_dirty`](Self::mark_dirty); an inode that was clean is dirty since `since`, or since now.
+    /// Marks as [`mark_dirty`](Self::mark_dirty) does; an inode that was clean is dirty since `since`, or since now.
     pub(crate) fn mark_dirty_since(self: &Arc<Self>, meta: u8, since: Option<Tick>) {
         let clock = &self.super_block().engine().clock;
         let when = {

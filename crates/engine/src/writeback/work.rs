@@ -45,7 +45,7 @@ impl fmt::Display for WbReason {
     }
 }
 
-/// One request to a flusher: submit everything dirtied at or before `dirtied_before`.
+/// A request to a flusher: submit everything dirtied at or before `dirtied_before`.
 pub(crate) struct WbWork {
     pub(crate) reason: WbReason,
     /// Fixes the set of inodes when the work is queued, so that a process that keeps dirtying files cannot extend it.
@@ -55,7 +55,7 @@ pub(crate) struct WbWork {
     pub(crate) done: Option<WorkToken>,
 }
 
-/// One count on a [`WbCompletion`]. Dropping it decrements the count.
+/// A count on a [`WbCompletion`]. Dropping it decrements the count.
 pub(crate) struct WorkToken(Arc<WbCompletion>);
 
 impl Drop for WorkToken {

@@ -44,7 +44,7 @@ pub(crate) struct Limit<'a> {
 }
 
 impl Limit<'_> {
-    /// Of a caller that does not leave it to a flusher: units as large as the backend takes.
+    /// The limit of a caller that does not leave the submission to a flusher: units as large as the backend takes.
     pub(crate) fn of_sync(bdi: &BackingDevInfo, awaits: Awaits) -> Self {
         let unit_bytes = bdi.limits().unit_bytes;
         Self { pages: u64::MAX, unit_bytes, class: &UnitClass::Sync, gated: false, flushing: false, awaits }

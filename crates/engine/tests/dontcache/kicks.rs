@@ -69,7 +69,8 @@ fn writes_to_a_file_whose_units_are_in_flight_share_the_pass_that_follows_them()
     rig.umount();
 }
 
-/// It writes as many pages as are counted, from the inodes that have been dirty longest, rounded up to chunks of 1024.
+/// A pass writes as many pages as are counted, from the inodes that have been dirty longest, rounded up to chunks of
+/// 1024.
 #[test]
 fn the_count_limits_a_pass_and_age_selects_its_inodes() {
     let rig = Rig::small();

@@ -47,7 +47,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 enum Wanted {
     /// An ordinary write wrote to it.
     Yes,
-    /// It may have been evicted before it was read.
+    /// The page may have been evicted before it was read.
     Perhaps,
 }
 

@@ -59,7 +59,8 @@ fn a_page_that_was_cached_before_stays() {
     rig.umount();
 }
 
-/// As long as it continues there. Otherwise each of its small reads would fetch the whole page from the backend again.
+/// The page stays as long as the reader continues there. Otherwise each of its small reads would fetch the whole page
+/// from the backend again.
 #[test]
 fn a_sequential_reader_keeps_the_page_in_whose_middle_it_stopped() {
     let rig = Rig::small();

@@ -199,7 +199,7 @@ fn an_ordinary_write_keeps_its_page_in_any_state() {
     });
 }
 
-/// Of two concurrent readers of the same pages, the last one drops them, whichever of them brought them in.
+/// The last one of two concurrent readers of the same pages drops them, whichever of them brought them in.
 #[test]
 fn pages_read_only_by_dontcache_readers_leave() {
     check("readers", 1000, || {

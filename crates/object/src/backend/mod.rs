@@ -50,7 +50,7 @@ pub(crate) struct Calls {
 /// How far a call has come that runs in steps.
 enum Progress<T> {
     Done(T),
-    /// It goes on at this offset.
+    /// The call goes on at this offset.
     At(u64),
 }
 
@@ -272,7 +272,7 @@ fn found(nodes: &Arc<OpenNodes>, (ino, inode): Numbered) -> Found {
     Found { node: nodes.open(ino, &inode), handle: FileHandle::from_number(ino), attr }
 }
 
-/// One step of a call to allocate or free a range, from `at` to `end`; `None` if no number says where it ends.
+/// Makes a step of a call to allocate or free a range, from `at` to `end`; `None` if no number says where it ends.
 fn fallocate(view: &mut View<'_>, ino: u64, mode: FallocateMode, at: u64, end: Option<u64>) -> Result<Step, Stop> {
     let inode = names::inode(view, ino)?;
     names::check_file(&inode)?;

@@ -23,7 +23,7 @@ const PARALLEL: usize = 16;
 /// An extent to read.
 pub(super) struct Job {
     pub(super) ino: u64,
-    /// Of its chunk.
+    /// The index of the extent's chunk.
     pub(super) index: u64,
     pub(super) at: u32,
     pub(super) len: u32,

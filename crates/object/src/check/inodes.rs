@@ -41,7 +41,7 @@ pub(super) struct Directory {
 pub(super) struct Nodes {
     all: Vec<Node>,
     pub(super) directories: Vec<Directory>,
-    /// Those whose records cannot be read. They exist, and nothing else is known of them (K3).
+    /// Inodes whose records cannot be read. They exist, and nothing else is known of them (K3).
     unreadable: BTreeSet<u64>,
     /// The sum of the lengths of all extents.
     pub(super) data_bytes: u64,

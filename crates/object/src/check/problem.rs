@@ -1,4 +1,4 @@
-//! One error of a volume, with what its repair needs to know.
+//! An error of a volume, with what its repair needs to know.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -47,9 +47,9 @@ pub struct FsckReport {
 /// An error of a volume.
 #[derive(Clone, Eq, PartialEq, Debug, Serialize)]
 pub struct FsckFinding {
-    /// Its effect on files.
+    /// The error's effect on files.
     pub severity: Severity,
-    /// One line for people, with the inode number, the path or the object.
+    /// A line for people, with the inode number, the path or the object.
     pub text: String,
     /// Whether it is repaired.
     pub is_repaired: bool,

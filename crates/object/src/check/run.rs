@@ -121,7 +121,7 @@ pub(crate) async fn repair(
     }
 }
 
-/// One check: the report, and the errors in the order of its findings.
+/// Checks once: the report, and the errors in the order of its findings.
 async fn examine(
     subject: &Subject,
     progress: &mut dyn FnMut(Progress),

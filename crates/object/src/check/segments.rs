@@ -33,11 +33,11 @@ struct Segment {
 /// All segments.
 #[derive(Default)]
 pub(super) struct Segments {
-    /// Those with records, in the order of their ids.
+    /// Segments with records, in the order of their ids.
     recorded: Vec<Segment>,
-    /// Those whose records cannot be read: nothing is known of them (K3).
+    /// Segments whose records cannot be read: nothing is known of them (K3).
     unreadable: BTreeSet<SegmentId>,
-    /// Those without records, with the bytes of them that files use.
+    /// Segments without records, with the bytes of them that files use.
     unrecorded: BTreeMap<SegmentId, u64>,
     /// Blobs without records.
     stray_blobs: Vec<SegmentId>,

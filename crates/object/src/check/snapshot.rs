@@ -1,4 +1,4 @@
-//! One state of a volume, as streams of records.
+//! A state of a volume, as streams of records.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(super) struct Snapshot {
     pub(super) unknown: Vec<Records>,
 }
 
-/// Of SlateDB.
+/// The error of a check for an error of SlateDB.
 pub(super) fn failed(error: slatedb::Error) -> BackendError {
     let advice = match is_missing(&error) {
         true => ". A writer removes old files of the tree after an hour: check the volume while it is not mounted",

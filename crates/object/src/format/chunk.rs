@@ -46,7 +46,7 @@ pub(crate) struct Stored {
     pub(crate) stored_len: u32,
     /// Bytes of the first block before the extent.
     pub(crate) skip: u32,
-    /// One per block.
+    /// The checksums of the blocks.
     pub(crate) crc32c: Vec<u32>,
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::format::codec::{Corrupt, Decode, Encode, Input, put_bytes, put_varint};
 
-/// One name.
+/// A name in a directory.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub(crate) struct Entry {
     pub(crate) name: OsString,

@@ -30,9 +30,9 @@ pub(crate) struct Inode {
     pub(crate) created: Timestamp,
     /// The bits of `FS_IOC_GETFLAGS`.
     pub(crate) flags: u32,
-    /// Of a directory: the directory that has its name; itself at the root.
+    /// The parent of a directory: the one that has its name; itself at the root.
     pub(crate) parent: u64,
-    /// Of a symbolic link.
+    /// The target of a symbolic link.
     pub(crate) target: OsString,
     pub(crate) xattrs: Vec<(OsString, Xattr)>,
     /// The number of the next large attribute.
@@ -50,7 +50,7 @@ pub(crate) enum Xattr {
 /// An inode without a name.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) struct Orphan {
-    /// It was made without a name, and may get one.
+    /// Whether it was made without a name, and may get one.
     pub(crate) never_named: bool,
 }
 

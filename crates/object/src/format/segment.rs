@@ -83,7 +83,7 @@ pub(crate) struct SegmentRecord {
 }
 
 impl SegmentRecord {
-    /// Of a segment to which no extent refers yet.
+    /// The record of a segment to which no extent refers yet.
     pub(crate) fn new(place: SegmentPlace, total_bytes: u64) -> Self {
         Self { place, total_bytes, live_bytes: 0, dead_unix_ms: 0 }
     }
@@ -113,15 +113,15 @@ impl Decode for SegmentRecord {
     }
 }
 
-/// One range of a segment, of at most [`CHECKSUM_BLOCK_BYTES`]: what it held when it was
-/// written. It may belong to nothing any more; then no extent refers to it.
+/// A range of a segment, of at most [`CHECKSUM_BLOCK_BYTES`]: what it held when it was written. It may belong to
+/// nothing any more; then no extent refers to it.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) struct FooterEntry {
     pub(crate) ino: u64,
     pub(crate) file_offset_bytes: u64,
     pub(crate) segment_offset_bytes: u32,
     pub(crate) len_bytes: u32,
-    /// Of the range.
+    /// The checksum of the range.
     pub(crate) crc32c: u32,
 }
 

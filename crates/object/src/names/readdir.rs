@@ -36,7 +36,7 @@ pub(crate) fn readdir(view: &mut View<'_>, dir: u64, cookie: u64) -> Result<Vec<
     Ok(found)
 }
 
-/// As [`readdir`], with the inode of each entry; without it if it is corrupt, which a lookup of the name reports.
+/// The entries of [`readdir`], each with its inode; without it if it is corrupt, which a lookup of the name reports.
 ///
 /// # Errors
 /// `NotDirectory`.

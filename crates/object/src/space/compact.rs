@@ -32,7 +32,7 @@ const PLANNED_MAX: usize = 64;
 pub(super) enum Compacted {
     /// There was nothing to do.
     Nothing,
-    /// It moved so many bytes.
+    /// The step moved so many bytes.
     Moved(u64),
 }
 
@@ -71,7 +71,7 @@ impl Compactor {
         self.stuck.clear();
     }
 
-    /// One that compacts young segments as well.
+    /// A compactor that compacts young segments as well.
     #[cfg(test)]
     pub(super) fn eager() -> Self {
         Self { settled_ms: 0, ..Self::new() }

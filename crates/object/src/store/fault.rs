@@ -32,7 +32,7 @@ struct State {
     is_crashed: bool,
 }
 
-/// One kind of fault. Without conditions it strikes every request.
+/// A kind of fault. Without conditions it strikes every request.
 ///
 /// ```
 /// use slackwater_object::layers::{Failure, Operation, Rule};

@@ -1,8 +1,8 @@
 //! The HTTP client of `object_store`, with a check that it lacks.
 //!
-//! It takes any XML for a listing: a page of a proxy, or the error that some servers send with the status 200, looks like
-//! a listing without objects. A listing that ends too early looks like damage to `fsck`, and like a free volume to a
-//! writer.
+//! That client takes any XML for a listing: a page of a proxy, or the error that some servers send with the status 200,
+//! looks like a listing without objects. A listing that ends too early looks like damage to `fsck`, and like a free
+//! volume to a writer.
 
 use async_trait::async_trait;
 use bytes::Bytes;

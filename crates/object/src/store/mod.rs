@@ -53,9 +53,9 @@ use crate::volume::VolumeError;
 /// An open store. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
-    /// For work in the background: it waits long for a store that is slow or gone.
+    /// The store for work in the background: it waits long for a store that is slow or gone.
     pub(crate) patient: Arc<dyn ObjectStore>,
-    /// For what a person waits for. The same store, counts and retry budget.
+    /// The store for what a person waits for: the same one, with the same counts and retry budget.
     pub(crate) hasty: Arc<dyn ObjectStore>,
     /// Whether it can replace an object on the condition that it is unchanged.
     pub(crate) has_if_match: bool,

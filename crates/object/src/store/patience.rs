@@ -23,11 +23,11 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// For work in the background, for which no user waits: a store may be slow and gone for a while.
+    /// The patience of work in the background, for which no user waits: a store may be slow and gone for a while.
     pub const LONG: Self =
         Self { attempt: Duration::from_secs(30), min_bytes_per_s: 256 << 10, request: Duration::from_secs(60) };
 
-    /// For commands: a person waits for the answer.
+    /// The patience of commands: a person waits for the answer.
     pub const SHORT: Self =
         Self { attempt: Duration::from_secs(15), min_bytes_per_s: 256 << 10, request: Duration::from_secs(10) };
 

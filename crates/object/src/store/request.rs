@@ -1,4 +1,4 @@
-//! One request to a store, and the frame of layers that look at requests.
+//! A request to a store, and the frame of layers that look at requests.
 //!
 //! A [`Layer`] says what happens before a request is passed on, and after it was answered. [`Layered`] puts it around
 //! an [`ObjectStore`], whose many methods it reduces to [`Request`]s.

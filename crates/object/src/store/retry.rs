@@ -116,7 +116,7 @@ impl Retry {
         }
     }
 
-    /// One attempt, with a time limit for its bytes.
+    /// Makes an attempt, with a time limit for its bytes.
     pub(super) async fn limited<T>(&self, bytes: u64, attempt: impl Future<Output = Result<T>>) -> Result<T> {
         let limit = self.patience.limit(bytes);
         timeout(limit, attempt).await.unwrap_or_else(|_| Err(no_answer(limit)))

@@ -47,7 +47,7 @@ pub(crate) struct Place {
 
 #[cfg(test)]
 impl Place {
-    /// Of a volume that no other process wants.
+    /// The place of a volume that no other process wants.
     pub(crate) fn alone(store: Arc<dyn ObjectStore>) -> Self {
         let guard: Guard = Arc::new(|| Box::pin(async { Ok(()) }));
         Self { store, path: Path::from("meta"), has_if_match: true, guard }
@@ -72,7 +72,7 @@ pub(super) struct Base {
 #[expect(clippy::large_enum_variant, reason = "there is one per volume")]
 enum Source {
     Writer(RwLock<Db>),
-    /// It follows the writer.
+    /// Open for reading; follows the writer.
     Reader(DbReader),
 }
 

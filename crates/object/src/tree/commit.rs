@@ -177,7 +177,7 @@ impl Tree {
         result
     }
 
-    /// One attempt, whose outcome is that of all syncs that wait for it.
+    /// Makes an attempt, whose outcome is that of all syncs that wait for it.
     async fn attempt_for_all(&self, prepared: &mut Option<Prepared>, failures: &mut u32) {
         let waiting = std::mem::take(&mut self.state.lock().waiting);
         let result = self.attempt(prepared).await;

@@ -18,7 +18,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Of a volume without any inode. The root has number 1.
+    /// The counters of a volume without any inode. The root has number 1.
     pub(crate) const EMPTY: Self = Self { commit: 0, writer_epoch: 0, next_ino: 2, inodes: 0, data_bytes: 0 };
 }
 

@@ -117,7 +117,7 @@ enum Run<T> {
     Missing(Questions),
     /// The answers of the store to the call do not count any more (S2, R2).
     Forgotten,
-    /// It changes something, and there are too many changes already.
+    /// The call changes something, and there are too many changes already.
     Full,
 }
 

@@ -41,7 +41,8 @@ const GARBAGE_POLL: Duration = Duration::from_secs(600);
 /// The least age of such a file: more than a reader needs between its looks at the manifest.
 const GARBAGE_AGE: Duration = Duration::from_secs(3_600);
 
-/// Of a writer. `has_if_match`: whether the store can replace an object on the condition that it is unchanged.
+/// The settings of a writer. `has_if_match`: whether the store can replace an object on the condition that it is
+/// unchanged.
 pub(super) fn writer(has_if_match: bool) -> Settings {
     Settings {
         flush_interval: None,
@@ -95,7 +96,8 @@ fn garbage_collector(has_if_match: bool) -> GarbageCollectorOptions {
     }
 }
 
-/// Of a reader that is at most `age` behind: half of it for the looks at the store, the rest for what it does with them.
+/// The options of a reader that is at most `age` behind: half of it for the looks at the store, the rest for what it
+/// does with them.
 pub(super) fn reader(age: Duration) -> DbReaderOptions {
     DbReaderOptions {
         manifest_poll_interval: age / 2,
@@ -106,7 +108,7 @@ pub(super) fn reader(age: Duration) -> DbReaderOptions {
     }
 }
 
-/// Of all scans: they read ahead.
+/// The options of all scans: they read ahead.
 pub(super) fn scan() -> ScanOptions {
     ScanOptions::new().with_read_ahead_bytes(256 << 10).with_max_fetch_tasks(4).with_cache_blocks(true)
 }

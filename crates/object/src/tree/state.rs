@@ -60,7 +60,7 @@ pub(crate) struct State {
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Mode {
     Writer,
-    /// It follows the writer.
+    /// A reader, which follows the writer.
     Reader,
     /// Another writer has the volume.
     Fenced,
@@ -79,7 +79,7 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// Its changes, newest first.
+    /// The changes of the transaction, newest first.
     pub(super) fn layers(&self) -> [&Changes; 2] {
         [&self.extra, &self.transaction.changes]
     }

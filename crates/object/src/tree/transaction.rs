@@ -75,12 +75,12 @@ impl Transaction {
 /// Small writes, whose bytes are in memory until the commit stores them as a segment.
 pub(crate) struct Pack {
     pub(super) segment: SegmentId,
-    /// One after the other, by their offsets.
+    /// The pieces, one after the other, by their offsets.
     pieces: Vec<(u32, Piece)>,
     len: u32,
 }
 
-/// One small write.
+/// A small write.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     /// The file and offset of the bytes, for the footer of the segment. Its offset in the segment is set by the pack.
@@ -89,7 +89,7 @@ pub(crate) struct Piece {
 }
 
 impl Pack {
-    /// Its length, which is the offset of the next piece.
+    /// The pack's length, which is the offset of the next piece.
     pub(super) fn len(&self) -> u32 {
         self.len
     }
@@ -110,7 +110,7 @@ impl Pack {
         (end <= piece.bytes.len()).then(|| piece.bytes.slice(first..end))
     }
 
-    /// Its pieces in order.
+    /// The pack's pieces in order.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
         self.pieces.iter().map(|(_, piece)| piece)
     }

@@ -35,7 +35,7 @@ impl From<BackendError> for Stop {
 pub(super) struct Effects {
     pub(super) changes: Changes,
     pub(super) live: Vec<(SegmentId, i64)>,
-    /// For the pack of the running transaction, in the order of [`View::append_small`].
+    /// The pieces for the pack of the running transaction, in the order of [`View::append_small`].
     pub(super) small: Vec<Piece>,
     pub(super) inodes: i64,
     pub(super) data_bytes: i64,

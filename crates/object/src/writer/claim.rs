@@ -50,12 +50,12 @@ struct Newest {
 }
 
 impl Claims {
-    /// Of the volume whose objects `store` holds.
+    /// The claims of the volume whose objects `store` holds.
     pub(crate) fn new(store: Arc<dyn ObjectStore>) -> Self {
         Self { store, folder: Path::from(FOLDER), process: Process::current() }
     }
 
-    /// With the process that keeps the volume beyond this one, if there is one.
+    /// The same, naming the process that keeps the volume beyond this one, if there is one.
     pub(crate) fn kept_by(self, keeper: Option<u32>) -> Self {
         Self { process: self.process.kept_by(keeper), ..self }
     }

@@ -14,7 +14,7 @@ use crate::writer::record::Record;
 pub struct Holder {
     /// Name of its machine; `None` if its claim cannot be read.
     pub host: Option<String>,
-    /// Its process.
+    /// The holder's process.
     pub pid: u32,
     /// When it opened the volume, in ms since the Unix epoch.
     pub since_unix_ms: u64,

@@ -1,4 +1,4 @@
-//! One writer per volume: who has it, and how another process takes it over.
+//! The only writer of a volume: who has it, and how another process takes it over.
 //!
 //! Writers announce themselves by *claims*, the objects `writer/NUMBER.json`. A claim is made by a PUT that fails if the
 //! object exists; the one with the highest number counts. The fence is not the claim but the epoch of SlateDB: opening

@@ -35,9 +35,9 @@ pub(crate) struct Keeper {
 /// Whether another process may still run.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Life {
-    /// It has ended.
+    /// The process has ended.
     Dead,
-    /// It runs, or it is where this process cannot look.
+    /// The process runs, or it is where this process cannot look.
     Possible,
 }
 

@@ -9,7 +9,7 @@ use crate::writer::process::{Life, Process, Token};
 /// these are of version 2. Others are of version 1.
 const VERSION: u32 = 2;
 
-/// One claim, as JSON in `writer/NUMBER.json`. Fields that are unknown here are skipped.
+/// A claim, as JSON in `writer/NUMBER.json`. Fields that are unknown here are skipped.
 #[derive(Clone, Eq, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) version: u32,
@@ -32,9 +32,9 @@ pub(crate) struct Record {
 pub(crate) enum Standing {
     /// No process has the volume.
     Free,
-    /// Its holder ended without giving it back.
+    /// The holder ended without giving it back.
     LeftBehind,
-    /// Its holder may be at work.
+    /// The holder may be at work.
     Held,
 }
 

@@ -1,4 +1,4 @@
-//! One history: the choices of its seed, and the calls that they make.
+//! A history: the choices of its seed, and the calls that they make.
 
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use crate::world::Subject;
 
 pub(crate) struct Object {
     bucket: Bucket,
-    /// Those of this process.
+    /// The faults of this process.
     fault: Arc<Fault>,
     /// The request at which the store goes away, and whether it is carried out before.
     cut: Option<(u64, bool)>,

@@ -24,7 +24,7 @@ pub(crate) struct Node {
     pub(crate) body: Body,
     pub(crate) mode: u32,
     pub(crate) xattrs: BTreeMap<String, Vec<u8>>,
-    /// It was made without a name and may get one. A node that lost its last name gets none again.
+    /// Whether it was made without a name and may get one. A node that lost its last name gets none again.
     awaits_name: bool,
 }
 

@@ -144,7 +144,7 @@ fn p05_dirty_data_and_names_reach_the_store_by_themselves() {
     assert_eq!(volume.content("empty").unwrap(), b"");
 }
 
-/// One upload hangs. All other files arrive.
+/// An upload hangs. All other files arrive.
 #[test]
 fn p05_an_upload_that_hangs_delays_its_own_file_alone() {
     let volume = Volume::patient(fast());

@@ -50,7 +50,7 @@ impl Volume {
         Self::over(Arc::new(Bucket::patient(Patience::LONG)), tunables)
     }
 
-    /// With an empty cache.
+    /// A volume over `bucket`, with an empty cache.
     fn over(bucket: Arc<Bucket>, tunables: Tunables) -> Self {
         let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).unwrap();
         Self::mount(bucket, Engine::new(arena, Arc::new(SystemClock), tunables))

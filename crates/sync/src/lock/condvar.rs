@@ -31,7 +31,7 @@ impl Condvar {
         self.inner.wait(&mut guard.inner);
     }
 
-    /// As [`Condvar::wait`], for at most `timeout`. Returns true if the time ran out.
+    /// Waits as [`Condvar::wait`] does, for at most `timeout`. Returns true if the time ran out.
     ///
     /// # Panics
     /// As [`Condvar::wait`].

@@ -1,7 +1,7 @@
 //! A reader/writer lock in four bytes, without a payload and without an owner.
 //!
-//! It guards page frames: there is one per frame, and the thread that unlocks a frame at the end of its I/O is seldom
-//! the one that locked it. Callers are responsible for the order of frame locks.
+//! Such locks guard page frames: there is one per frame, and the thread that unlocks a frame at the end of its I/O is
+//! seldom the one that locked it. Callers are responsible for the order of frame locks.
 //!
 //! ```text
 //!   31      30       29 ... 0

@@ -27,7 +27,7 @@ use crate::shim::{Arc, Site};
 pub struct RcuArc<T> {
     pointer: AtomicPtr<T>,
     domain: u64,
-    /// For the auto traits, as an `Arc`: shared with other threads, and dropped by them.
+    /// A marker for the auto traits, as of an `Arc`: shared with other threads, and dropped by them.
     _owns: PhantomData<Arc<T>>,
 }
 
@@ -80,7 +80,7 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
         self.replace_then(domain, value, || ());
     }
 
-    /// As [`RcuArc::replace`]; `then` runs after the old reference was dropped, as a callback does.
+    /// Replaces as [`RcuArc::replace`] does; `then` runs after the old reference was dropped, as a callback does.
     ///
     /// # Blocking
     /// Never.

@@ -104,7 +104,7 @@ impl Drop for Batch {
 pub(super) struct Callbacks {
     /// The node pushed last.
     head: AtomicPtr<Node>,
-    /// One if there may be a push that the worker has not looked for. Also the futex word.
+    /// 1 if there may be a push that the worker has not looked for. Also the futex word.
     kicked: AtomicU32,
     is_stopping: AtomicBool,
 }

@@ -91,7 +91,7 @@ impl Core {
         }
     }
 
-    /// One grace period from start to end.
+    /// Runs a grace period from start to end.
     fn run_grace(&self, kind: Kind) {
         // O2.
         let number = self.number.fetch_add(STEP, Site::RcuNumberRelease.order(Ordering::Release)) + STEP;

@@ -30,7 +30,7 @@ pub struct RcuList<T> {
     head: AtomicPtr<Node<T>>,
     domain: u64,
     changes: raw::Mutex<()>,
-    /// For the auto traits: elements are shared with other threads, and dropped by them.
+    /// A marker for the auto traits: elements are shared with other threads, and dropped by them.
     _owns: PhantomData<Box<Node<T>>>,
 }
 

@@ -21,7 +21,7 @@ use crate::shim::{Arc, Token, Weak, futex_wake_all, raw, thread, thread_local};
 pub(super) struct Record {
     /// R2.
     pub(super) section: AtomicU64,
-    /// One bit for each kind of grace period that sleeps, or is about to sleep, until the section ends. Also the futex
+    /// A bit for each kind of grace period that sleeps, or is about to sleep, until the section ends. Also the futex
     /// word.
     pub(super) sleepers: AtomicU32,
     pub(super) token: Token,

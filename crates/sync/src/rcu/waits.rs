@@ -1,6 +1,6 @@
 //! A log of the grace periods and barriers that a thread waits for, in order.
 //!
-//! For experiments and tests. The counters of an operation show the intended waits. This log is kept where a thread
+//! Experiments and tests use it. The counters of an operation show the intended waits. This log is kept where a thread
 //! waits, so it also shows unintended ones.
 //!
 //! # Invariants

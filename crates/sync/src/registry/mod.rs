@@ -77,7 +77,7 @@ pub struct Registry<T> {
     retired: Arc<raw::Mutex<Retired<T>>>,
     /// Set inside walks (G5).
     walks: ThreadMark,
-    /// For the auto traits: elements are used and dropped by other threads.
+    /// A marker for the auto traits: elements are used and dropped by other threads.
     _owns: PhantomData<Arc<T>>,
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn nr_cpus() -> usize {
     2
 }
 
-/// As the build's `thread_local!`, which does not know `const` initialisers.
+/// Declares thread-local variables as the build's `thread_local!` does, which does not know `const` initialisers.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! modelled_thread_local {

@@ -7,7 +7,7 @@ use super::atomic::Ordering;
 
 macro_rules! sites {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// One barrier, ordering or order of steps; see the module that uses it for its partner.
+        /// A barrier, ordering or order of steps; see the module that uses it for its partner.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Site {
             $($(#[$doc])* $name,)*

@@ -12,7 +12,7 @@ use crate::model::{self, AsymModel, BOTH, PLAIN, title};
 use slackwater_sync::shim::Site;
 use slackwater_sync::shim::model::executions;
 
-/// For orderings that full barriers on both sides also provide.
+/// The fences for orderings that full barriers on both sides also provide.
 const TOKENS: &[AsymModel] = &[AsymModel::Tokens];
 
 const TIME_LIMIT: Duration = Duration::from_secs(600);

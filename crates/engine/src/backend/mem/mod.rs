@@ -1,7 +1,7 @@
 //! A backend in memory: the reference for the storage interface, and the disk of the engine's tests.
 //!
-//! It does only what a backend has to do: `submit` decodes the call, asks the volume and completes the call. Nothing
-//! here waits, so every call completes inside `submit`. Layers around it add delays, failures and other orders.
+//! `MemBackend` does only what a backend has to do: `submit` decodes the call, asks the volume and completes the call.
+//! Nothing here waits, so every call completes inside `submit`. Layers around it add delays, failures and other orders.
 //!
 //! Reading order: this file, `volume` (what each call does; new nodes, extended attributes and ranges have files of
 //! their own), `durability` (what a crash leaves), and `node` and `blocks`, of which a node consists.
@@ -77,7 +77,8 @@ impl MemBackend {
         Self::with_space(limits, VOLUME_BLOCKS * PAGE_BYTES)
     }
 
-    /// As [`MemBackend::with_limits`], with space for this many bytes, in whole pages. [`MemBackend::new`] has 1 TiB.
+    /// Makes a backend as [`MemBackend::with_limits`] does, with space for this many bytes, in whole pages.
+    /// [`MemBackend::new`] has 1 TiB.
     pub fn with_space(limits: Limits, space_bytes: u64) -> Self {
         let volume = Volume::new(limits.device.unwrap_or(0), limits.max_file_bytes, space_bytes / PAGE_BYTES);
         Self { volume: Mutex::new(LEAVES, volume), limits }

@@ -59,7 +59,7 @@ impl Word {
 }
 
 impl Ghost {
-    /// For an arena of `frames`.
+    /// A ghost for an arena of `frames`.
     pub(in crate::reclaim) fn new(frames: u64) -> Self {
         let remembered = (frames * MAIN_TENTHS / 10).max(1);
         let lines = (remembered * WORD_QUARTERS / 4).div_ceil(LINE as u64);

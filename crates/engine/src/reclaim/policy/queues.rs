@@ -15,12 +15,12 @@ const SMALL_PART: u64 = 10;
 /// Entries tolerated beyond twice the number left by the last sweep.
 pub(in crate::reclaim) const SWEEP_SLACK: usize = 1024;
 
-/// One of the two queues.
+/// The two queues.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(in crate::reclaim) enum Queue {
-    /// For new pages.
+    /// The queue of new pages.
     Small,
-    /// For pages that were used again.
+    /// The queue of pages that were used again.
     Main,
 }
 

@@ -6,7 +6,7 @@
 
 /// A tenant that may be evicted from.
 struct Victim {
-    /// Its cached pages, and its share.
+    /// The tenant's cached pages, and its share.
     cached: u64,
     share: u64,
 }
@@ -15,7 +15,7 @@ struct Victim {
 pub(in crate::reclaim) struct Victims(Vec<Victim>);
 
 impl Victims {
-    /// For tenants given by their cached pages and limits, in an arena of `frames`.
+    /// The tenants, given by their cached pages and limits, in an arena of `frames`.
     pub(in crate::reclaim) fn new(tenants: impl ExactSizeIterator<Item = (u64, u64)>, frames: u64) -> Self {
         let share = frames / tenants.len().max(1) as u64;
         Self(tenants.map(|(cached, limit)| Victim { cached, share: share.min(limit) }).collect())

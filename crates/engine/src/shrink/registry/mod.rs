@@ -48,7 +48,7 @@ pub(super) trait Registered: Send + Sync {
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[must_use]
 pub(super) enum Walk {
-    /// It visited every entry.
+    /// The walk visited every entry.
     Complete,
     /// A registration or unregistration was waiting: some or all entries were skipped.
     Yielded,
@@ -57,11 +57,11 @@ pub(super) enum Walk {
 /// The form an engine uses. For experiments and tests; [`ShrinkerForm::RefcountRcu`] is the right one.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub enum ShrinkerForm {
-    /// As in Linux up to 6.3.
+    /// The form of Linux up to 6.3.
     Rwsem,
-    /// As tried in 6.4 and reverted.
+    /// The form that was tried in Linux 6.4 and reverted.
     Srcu,
-    /// As in Linux since 6.7.
+    /// The form of Linux since 6.7.
     #[default]
     RefcountRcu,
 }

@@ -1,6 +1,6 @@
 //! The form that holds one lock during whole walks.
 //!
-//! One slow scan blocks all registering and unregistering, and so mounts and unmounts. While one of them waits, no new
+//! A slow scan blocks all registering and unregistering, and so mounts and unmounts. While one of them waits, no new
 //! walk begins. A walk that finds a writer waiting yields after its current scan. Sem. 10.4.
 
 use std::collections::BTreeMap;

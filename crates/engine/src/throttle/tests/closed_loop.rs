@@ -1,4 +1,4 @@
-//! One device and its writers: dirty pages settle, the device stays busy, and writers get equal shares.
+//! A device and its writers: dirty pages settle, the device stays busy, and writers get equal shares.
 
 use super::super::pause::POLL_PAGES_MAX;
 use super::super::*;

@@ -68,7 +68,7 @@ pub(super) struct Writer {
     wb: usize,
     dirtier: Dirtier,
     request_pages: u64,
-    /// Its own rate; `None` for as fast as it can.
+    /// The writer's own rate; `None` for as fast as it can.
     pub(super) pages_per_s: Option<u64>,
     /// Whether each request comes from a new program.
     pub(super) is_short_lived: bool,
@@ -297,7 +297,7 @@ impl Simulation {
         }
     }
 
-    /// One writer's turn. Returns the number of pages it copied.
+    /// Runs a writer's turn. Returns the number of pages it copied.
     fn turn(&mut self, index: usize) -> u64 {
         let writer = &mut self.writers[index];
         let wb = &mut self.wbs[writer.wb];

@@ -31,7 +31,7 @@ pub(crate) struct Foreign {
     /// Slot of the tenant that won the last round.
     winner: u32,
     avg_time: u16,
-    /// One bit per slot of time, the newest lowest: set if a tenant other than the owner won it.
+    /// A bit per slot of time, the newest lowest: set if a tenant other than the owner won it.
     history: u16,
 }
 

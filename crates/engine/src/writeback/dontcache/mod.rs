@@ -51,10 +51,10 @@ pub(crate) trait StartWriteback: Send + Sync {
 /// The form an engine uses. For experiments and tests.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub enum DontcacheForm {
-    /// As in Linux up to 7.1. Unless it is `nowait`, a write waits for the backend, even through a call that otherwise
-    /// never does.
+    /// The form of Linux up to 7.1. Unless it is `nowait`, a write waits for the backend, even through a call that
+    /// otherwise never does.
     Inline,
-    /// As in Linux 7.2.
+    /// The form of Linux 7.2.
     #[default]
     Kick,
 }

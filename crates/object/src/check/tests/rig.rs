@@ -30,7 +30,7 @@ use crate::segments::{FOLDER, path_of};
 use crate::tree::{Place, Stop, Tree, TreeOptions, View};
 
 const SALT: u64 = 7;
-/// Of the file whose data is an object.
+/// The bytes of the file whose data is an object.
 pub(super) const BIG_BYTES: u32 = 200_000;
 
 /// The volume.
@@ -52,9 +52,9 @@ pub(super) struct Rig {
     pub(super) sub: u64,
     pub(super) symlink: u64,
     pub(super) orphan: u64,
-    /// With the data of `big`.
+    /// The segment with the data of `big`.
     pub(super) object: SegmentId,
-    /// With the data of `small`.
+    /// The segment with the data of `small`.
     pub(super) blob: SegmentId,
 }
 

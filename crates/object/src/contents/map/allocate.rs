@@ -34,7 +34,7 @@ pub(crate) fn allocate(
     fill(view, ino, offset_bytes, len_bytes, size, false)
 }
 
-/// As [`allocate`], and what the range held is gone.
+/// Allocates as [`allocate`] does, and what the range held is gone.
 ///
 /// # Errors
 /// As [`allocate`].

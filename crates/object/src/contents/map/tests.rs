@@ -234,7 +234,7 @@ proptest! {
     }
 }
 
-/// One byte of data in each of these chunks.
+/// Makes a byte of data in each of these chunks.
 fn sparse(tree: &Tree, indexes: impl Iterator<Item = u64>) {
     let segment = SegmentId::new(1, 1, 1);
     let stored = Stored { segment, offset: 0, stored_len: 1, skip: 0, crc32c: vec![0] };

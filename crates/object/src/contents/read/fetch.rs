@@ -53,9 +53,9 @@ struct File {
 
 #[derive(Default)]
 struct Queue {
-    /// Those with ranges that wait or are on their way.
+    /// Files with ranges that wait or are on their way.
     files: HashMap<u64, File>,
-    /// Those with ranges that wait, each once, in the order of their turns.
+    /// Files with ranges that wait, each once, in the order of their turns.
     turns: VecDeque<u64>,
     in_flight_bytes: u32,
     /// Whether a task will look at what waits.

@@ -26,7 +26,7 @@ impl Part {
         matches!(self.bytes, Bytes::InMemory(_))
     }
 
-    /// Its place and its bytes, if they are in memory.
+    /// The part's place and its bytes, if they are in memory.
     pub(super) fn in_memory(self) -> Option<(usize, bytes::Bytes)> {
         match self.bytes {
             Bytes::InMemory(bytes) => Some((self.at, bytes)),

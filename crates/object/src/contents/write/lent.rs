@@ -19,7 +19,7 @@ struct Shared {
     answer: Mutex<Option<Result<usize, BackendError>>>,
 }
 
-/// One slice of a unit.
+/// A slice of a unit.
 struct Slice {
     shared: Arc<Shared>,
     number: usize,

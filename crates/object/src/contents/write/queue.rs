@@ -41,7 +41,7 @@ enum Gathering {
 }
 
 impl Queue {
-    /// Its units go as soon as there is a slot. It begins with half of the slots.
+    /// A queue whose units go as soon as there is a slot. It begins with half of the slots.
     pub(super) fn eager(slots_max: usize) -> Self {
         Self {
             units: VecDeque::new(),
@@ -54,7 +54,7 @@ impl Queue {
         }
     }
 
-    /// Its units wait for others if requests are on their way already.
+    /// A queue whose units wait for others if requests are on their way already.
     pub(super) fn gathering(slots_max: usize) -> Self {
         Self { gathers: true, ..Self::eager(slots_max) }
     }

@@ -17,7 +17,7 @@ use crate::names::{self, Numbered, ROOT};
 use crate::runtime;
 use crate::tree::{Place, Stop, Tree, TreeOptions, View};
 
-/// One call. Numbers of nodes count those that are open, modulo their number.
+/// A call. Numbers of nodes count those that are open, modulo their number.
 #[derive(Clone, Debug)]
 enum Step {
     Make {

@@ -19,7 +19,7 @@ use super::{Count, Environment, Fault, Layered, Location, Patience, Store};
 const QUICK: Patience =
     Patience { attempt: Duration::from_millis(300), min_bytes_per_s: 1 << 20, request: Duration::from_secs(3) };
 
-/// As [`QUICK`], for stores that answer: this machine may be slow.
+/// The limits of [`QUICK`] for stores that answer: this machine may be slow.
 const ANSWERED: Patience = Patience { attempt: Patience::SHORT.attempt, ..QUICK };
 
 /// A store in memory behind faults, counts and retries.

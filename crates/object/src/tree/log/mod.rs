@@ -1,7 +1,8 @@
 //! The local log: what the running and the committing transaction are made of, in files that survive the process.
 //!
-//! One file per transaction, beside the arena and like it on tmpfs, so nothing is synced. A record is what one call did;
-//! it is written with one system call before the call is answered. The file goes when its transaction is in the store.
+//! Each transaction has one file, beside the arena and like it on tmpfs, so nothing is synced. A record is what one
+//! call did; it is written with one system call before the call is answered. The file goes when its transaction is in
+//! the store.
 //!
 //! # Invariants
 //! L1. A log names the state on which it builds, as the number and the writer of the last commit, and the state that it
@@ -146,7 +147,7 @@ impl Log {
         Ok(Self { folder, volume, file, len, buffer: BytesMut::new() })
     }
 
-    /// Its length, with the header.
+    /// The length of the file, with the header.
     pub(super) fn len_bytes(&self) -> u64 {
         self.len
     }

@@ -22,7 +22,7 @@ pub(in crate::tree) struct Recovered {
 /// A transaction from a log.
 pub(in crate::tree) struct Replayed {
     pub(in crate::tree) transaction: Transaction,
-    /// Its log, to go on with.
+    /// The transaction's log, to go on with.
     pub(in crate::tree) log: Log,
 }
 

@@ -16,7 +16,7 @@ enum Step {
     Put(u64, u64, u8),
     Delete(u64, u64),
     Get(u64, u64),
-    /// Of one directory, from this hash on.
+    /// Scans one directory, from this hash on.
     Scan(u64, u64, usize),
     /// Removes what a scan finds, in the same call.
     Clear(u64),

@@ -165,8 +165,8 @@ fn a_call_in_memory_takes_microseconds() {
     });
 }
 
-/// One key is read for a name, and one for its inode. A request reads a block of hundreds of either, so the lookups of
-/// a whole directory need no listing of it.
+/// A lookup reads one key for the name, and one for its inode. A request reads a block of hundreds of either, so the
+/// lookups of a whole directory need no listing of it.
 #[test]
 fn names_in_a_cold_directory_are_looked_up_with_few_requests() {
     const FILES: u64 = 4_000;

@@ -21,7 +21,7 @@ use std::time::Instant;
 pub(crate) use slackwater_sync::shim::model::AsymModel;
 use slackwater_sync::shim::{Arc, model, thread};
 
-/// One property, checked over every execution within a bound.
+/// A property, checked over every execution within a bound.
 pub(crate) struct Scenario {
     /// The property, which is the name of the test that checks it.
     pub(crate) name: &'static str,
@@ -32,9 +32,9 @@ pub(crate) struct Scenario {
     pub(crate) body: fn(),
 }
 
-/// For scenarios without asymmetric fences.
+/// The fences of scenarios without asymmetric ones.
 pub(crate) const PLAIN: &[AsymModel] = &[AsymModel::Full];
-/// For scenarios with asymmetric fences.
+/// The fences of scenarios with asymmetric ones.
 pub(crate) const BOTH: &[AsymModel] = &[AsymModel::Full, AsymModel::Tokens];
 
 impl Scenario {

@@ -114,7 +114,8 @@ impl Object {
         start_with(self, move |object| work(object))
     }
 
-    /// For holders of a reference: a callback that runs too early races with this read.
+    /// Whether the callback has run, as a holder of a reference reads it: a callback that runs too early races with
+    /// this read.
     fn is_released(&self) -> bool {
         self.released.get().is_some()
     }

@@ -75,7 +75,7 @@ impl Tree {
         start_with(self, move |tree| work(tree))
     }
 
-    /// One attempt. `None`: the object is not there, or the attempt would be repeated.
+    /// Tries once. `None`: the object is not there, or the attempt would be repeated.
     fn find(&self) -> Option<()> {
         let seen = self.lock.begin();
         let section = self.domain.read_lock();

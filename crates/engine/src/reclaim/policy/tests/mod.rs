@@ -20,7 +20,7 @@ fn trace(pages: u64) -> impl Strategy<Value = Vec<u64>> {
 }
 
 proptest! {
-    /// With one page per leaf, leaves have no effect: it is the policy page by page.
+    /// Leaves of one page have no effect: it is the policy page by page.
     #[test]
     fn single_pages_are_evicted_as_by_the_plain_policy(trace in trace(400), capacity in 1..60_u64) {
         let (mut leaves, mut plain) = (Leaves::new(capacity), Plain::new(capacity as usize));

@@ -59,13 +59,13 @@ pub(crate) trait Drain: Send + Sync {
 /// The form an engine uses. For experiments and tests; [`UmountForm::PerSb`] is the right one.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub enum UmountForm {
-    /// As in Linux before the fix: wrong.
+    /// The form of Linux before the fix: wrong.
     Base,
     /// The fix: one more grace period.
     Race,
     /// Without the callback barrier.
     RmBarrier,
-    /// As in Linux 7.2: a count per super block. In addition, switches are taken back.
+    /// The form of Linux 7.2: a count per super block. In addition, switches are taken back.
     #[default]
     PerSb,
 }
