@@ -14,28 +14,8 @@ use crate::harness::machine::Machine;
 use crate::harness::page::{self, escaped};
 use crate::harness::report::write_json;
 use crate::harness::targets::LEGEND;
-use crate::harness::{Options, PageOptions, Report, Table};
-use crate::{
-    cache, daemon, dontcache, fuse, gate, idle, interrupt, isolation, namespace, object, reclaim, shrinker, umount,
-};
-
-type Run = fn(&Options) -> Result<Report>;
-
-/// In the order of the page: first the purpose of the project, then its costs.
-const EXPERIMENTS: [(&str, Run); 12] = [
-    ("umount", umount::run),
-    ("isolation", isolation::run),
-    ("dontcache", |options| dontcache::run(options, None, &[])),
-    ("shrinker", |options| shrinker::run(options, None)),
-    ("namespace", namespace::run),
-    ("daemon", daemon::run),
-    ("cache", cache::run),
-    ("fuse", fuse::run),
-    ("object", object::run),
-    ("gate", |options| gate::run(options, None)),
-    ("reclaim", reclaim::run),
-    ("idle", |options| idle::run(options, None)),
-];
+use crate::harness::{Options, Report, Table};
+use crate::{EXPERIMENTS, interrupt};
 
 const TITLE: &str = "Slackwater, measured";
 
@@ -54,14 +34,13 @@ struct Chapter {
 }
 
 /// Runs all experiments; false if targets are checked and one is missed.
-pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
-    let options = &arguments.options;
-    let path = arguments.page("all")?;
-    let machine = Machine::of(Some(&options.dir));
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let path = options.page("all")?;
+    let machine = Machine::of(&options.dir);
     println!("The page, after each experiment: {}\n", path.display());
-    let mut chapters = EXPERIMENTS.map(|(name, _)| Chapter { name, outcome: Outcome::Ahead });
-    for (number, (name, run)) in EXPERIMENTS.into_iter().enumerate() {
-        let outcome = match run(options) {
+    let mut chapters = EXPERIMENTS.map(|experiment| Chapter { name: experiment.name, outcome: Outcome::Ahead });
+    for (chapter, experiment) in EXPERIMENTS.iter().enumerate() {
+        let outcome = match experiment.report(options) {
             Ok(report) => Outcome::Measured(Box::new(report)),
             Err(error) => {
                 interrupt::check()?;
@@ -69,8 +48,8 @@ pub(crate) fn run(arguments: &PageOptions) -> Result<bool> {
                 Outcome::NotHere(format!("{error:#}").trim_end_matches([':', ' ', '\n']).to_owned())
             }
         };
-        chapters[number] = Chapter { name, outcome };
-        println!("{name:>10}  {}", chapters[number].verdict());
+        chapters[chapter].outcome = outcome;
+        println!("{:>10}  {}", experiment.name, chapters[chapter].verdict());
         write_page(&path, &machine, options.seed, &chapters)?;
         if let Some(path) = &options.json {
             write_json(path, &json!({ "experiments": chapters.iter().map(Chapter::json).collect::<Vec<_>>() }))?;
@@ -193,7 +172,7 @@ mod tests {
             chapter("idle", &[3.0]),
             Chapter { name: "fuse", outcome: Outcome::Ahead },
         ];
-        let html = body(&Machine::of(None), 5, &chapters).unwrap();
+        let html = body(&Machine::of(Path::new(".")), 5, &chapters).unwrap();
         for part in [
             "2 of 3 targets met",
             "Targets that were missed",

@@ -28,14 +28,6 @@ pub(crate) struct Cgroup {
 }
 
 impl Hierarchy {
-    /// cgroup2.
-    ///
-    /// # Errors
-    /// It is not mounted.
-    pub(crate) fn unified() -> Result<Self> {
-        layout()?.unified.map(Self).context("no cgroup2 is mounted")
-    }
-
     /// The hierarchy whose cgroups are tenants: cgroup2, else the memory controller of v1.
     ///
     /// # Errors
@@ -52,15 +44,6 @@ impl Hierarchy {
         let mut cgroup = Cgroup::new(path, name)?;
         live().push(cgroup.path.clone());
         cgroup.about = about(cgroup.path.join("memory.max").exists() && cgroup.path.join("io.stat").exists());
-        Ok(cgroup)
-    }
-
-    /// A cgroup for other cgroups, with the controllers that cgroup writeback needs, if this hierarchy has them.
-    pub(crate) fn make(&self) -> Result<Cgroup> {
-        let mut cgroup = self.top("all")?;
-        // Fails if they are not on this hierarchy.
-        let enabled = fs::write(cgroup.path.join("cgroup.subtree_control"), "+memory +io");
-        cgroup.about = about(enabled.is_ok());
         Ok(cgroup)
     }
 }

@@ -2,36 +2,21 @@
 //!
 //! ```text
 //! harness/        what all experiments share: rounds, samples, figures, targets, tables, plots, the page
-//! rig, scratch, cgroups, programs, proc, sys, interrupt
-//!                 engines, directories, cgroups and programs that experiments set up, and their removal
-//! umount/         unmounts beside tenants that come and go, in four forms
-//! isolation/      a tenant beside another that writes all the time
-//! dontcache/      writes that leave nothing in the cache
-//! shrinker/       mounts with three registries of shrinkers
-//! namespace/      thousands of volumes in one engine
-//! daemon/         a thousand volumes in one process, and unmounts there
-//! node/           a daemon with twenty pods, of which one is a hog
-//! cache/          reads and writes of cached pages, and flushing
-//! fuse/           a mounted directory
-//! takeover/       the pause when the process of a mount is killed
-//! gate/           fsync beside other tenants' streams
-//! reclaim/        which pages the cache keeps
-//! object/         volumes in an object store
-//! idle/           ten thousand clean inodes left alone
-//! copy/           a tree of real files, copied and compared
-//! all             all experiments but copy, takeover and node, on one page
+//! rig, files, scratch, cgroups, programs, proc, sys, interrupt
+//!                 engines, files, cgroups and programs that experiments set up, and their removal
+//! umount/ ...     one folder for each experiment
+//! all             the experiments together on one page
 //! ```
 
 mod all;
 mod cache;
 mod cgroups;
-mod copy;
 mod daemon;
 mod dontcache;
+mod files;
 mod fuse;
 mod gate;
 mod harness;
-mod idle;
 mod interrupt;
 mod isolation;
 mod namespace;
@@ -50,15 +35,13 @@ mod umount;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Args, Command, FromArgMatches, Subcommand};
 
-use crate::harness::PageOptions;
+use crate::harness::{Options, Report};
 
 const EXAMPLES: &str = "\
 Examples:
-  slackwater-lab copy                          copy some documentation through the cache and compare
-  slackwater-lab copy ~/src /mnt/disk/src --cache 1GiB
-  slackwater-lab all --quick                   every experiment, on one page
+  slackwater-lab all --quick                   all experiments, on one page
   slackwater-lab cache --quick                 what cached reads and writes cost
   slackwater-lab cache --check --json a.json   a full run, against the targets
   slackwater-lab gate --dir /mnt/disk          fsync beside four streams, on that disk
@@ -66,53 +49,120 @@ Examples:
   slackwater-lab object --quick                volumes in an object store beside the store
   slackwater-lab takeover --quick              the pause when the process of a mount is killed
   slackwater-lab umount --html a.html          unmounts beside tenants that come and go, with plots
-  slackwater-lab dontcache --job four-writers  one job of dontcache
 
-Exit status: 0 success; 1 a target is missed or a copy differs; 2 wrong arguments or a failure;
-130 interrupted.";
+Exit status: 0 success; 1 a target is missed; 2 wrong arguments or a failure; 130 interrupted.";
 
-/// Experiments on Slackwater, beside the running kernel.
-#[derive(Parser, Debug)]
-#[command(name = "slackwater-lab", version, after_help = EXAMPLES, max_term_width = 100)]
-struct Arguments {
-    #[command(subcommand)]
-    experiment: Experiment,
+/// An experiment and its command.
+struct Experiment {
+    name: &'static str,
+    run: fn(&Options, &mut Report) -> Result<()>,
+    /// The question, for the help and the page.
+    about: &'static str,
 }
 
+impl Experiment {
+    const fn new(name: &'static str, run: fn(&Options, &mut Report) -> Result<()>, about: &'static str) -> Self {
+        Self { name, run, about }
+    }
+
+    fn report(&self, options: &Options) -> Result<Report> {
+        let mut report = Report::new(self.name, self.about, options);
+        (self.run)(options, &mut report)?;
+        Ok(report)
+    }
+}
+
+/// The experiments that `all` runs, in the order of its page: first the purpose of the project, then its costs.
+const EXPERIMENTS: [Experiment; 11] = [
+    Experiment::new(
+        "umount",
+        umount::run,
+        "How long an unmount takes while tenants come and go on other volumes, in the four forms that the wait \
+         for switches has had in Linux, all of them in this engine.",
+    ),
+    Experiment::new(
+        "isolation",
+        isolation::run,
+        "How a tenant that writes all the time affects other tenants: a process in one cgroup that writes 64 KiB \
+         with fsync every 20 ms, beside a process in another cgroup that writes as fast as it can.",
+    ),
+    Experiment::new(
+        "dontcache",
+        dontcache::run,
+        "Writes that leave nothing in the cache, in the two forms that Linux has had (the writer starts the \
+         writeback, or kicks the flusher), beside buffered writes and the kernel's own.",
+    ),
+    Experiment::new(
+        "shrinker",
+        shrinker::run,
+        "The cost of a registry of shrinkers for threads that mount and unmount: each mount registers one, while \
+         another thread walks them all. Three registries that Linux has had, in this engine.",
+    ),
+    Experiment::new(
+        "namespace",
+        namespace::run,
+        "Thousands of volumes in memory mounted and unmounted by path in one engine, one by one and in one call, \
+         while threads look up others: what the grace period of an unmount costs, normal or expedited.",
+    ),
+    Experiment::new(
+        "daemon",
+        daemon::run,
+        "The cost of a volume in a process that has a thousand others, and of a volume beside nine whose source hangs.",
+    ),
+    Experiment::new(
+        "cache",
+        cache::run,
+        "The cost of writing and reading 4 KiB that are cached, and the rate at which a cache is flushed until \
+         all of it is durable; beside copying in memory, tmpfs, and the file system of the disk.",
+    ),
+    Experiment::new(
+        "fuse",
+        fuse::run,
+        "The cost of a mounted directory, beside the disk it is on, a FUSE server that only answers, and file \
+         systems of others.",
+    ),
+    Experiment::new(
+        "object",
+        object::run,
+        "Volumes in an object store whose requests take 1 ms and 30 ms, beside the store, a volume of a \
+         directory, and file systems of others on the same store.",
+    ),
+    Experiment::new(
+        "gate",
+        gate::run,
+        "How long an fsync takes beside four tenants that overwrite their files on the same disk: with the gate \
+         that holds back their writeback while a sync is in flight, and without.",
+    ),
+    Experiment::new(
+        "reclaim",
+        reclaim::run,
+        "Which pages a small cache keeps: hits on traces of single pages, beside policies that track every page, \
+         and what an eviction costs.",
+    ),
+];
+
+/// The experiments that run alone.
+const OTHERS: [Experiment; 2] = [
+    Experiment::new(
+        "takeover",
+        takeover::run,
+        "The pause that a program sees when the process of a mount with `--keep` is killed or upgraded, beside \
+         unmounting and mounting again; needs root.",
+    ),
+    Experiment::new(
+        "node",
+        node::run,
+        "Twenty pods, each with a volume, a cgroup and a limit, in one daemon. Measured: fsync of nineteen of \
+         them alone and beside a twentieth that writes as fast as it can, and the unmount of each. The daemon is \
+         upgraded meanwhile; needs root.",
+    ),
+];
+
+/// The commands that are not an experiment.
 #[derive(Subcommand, Debug)]
-enum Experiment {
-    /// Copy a directory tree through the cache, unmount, and compare byte for byte
-    Copy(copy::Arguments),
-    /// Run every experiment below and write one page with all results
-    All(PageOptions),
-    /// Cached reads and writes of 4 KiB, and flushing, beside memcpy and the kernel
-    Cache(PageOptions),
-    /// A mounted directory, beside the disk, a bare FUSE server, bindfs, mergerfs and rclone
-    Fuse(PageOptions),
-    /// Latency of fsync beside four overwriting streams, with and without the device gate
-    Gate(gate::Arguments),
-    /// The pause when the process of a kept mount is killed, beside unmounting and mounting again; needs root
-    Takeover(PageOptions),
-    /// Wake-ups and CPU time of an engine with ten thousand clean inodes
-    Idle(idle::Arguments),
-    /// Unmounts beside tenants that come and go, with four forms of the wait, and the kernel's own
-    Umount(PageOptions),
-    /// A process in one cgroup beside a hog in another: on our mount, the disk and another FUSE mount
-    Isolation(PageOptions),
-    /// Cache hits on traces, beside LRU, FIFO and S3-FIFO, and the cost of an eviction
-    Reclaim(PageOptions),
-    /// Writes that leave nothing in the cache, in two forms, beside buffered writes and the kernel's own
-    Dontcache(dontcache::Arguments),
-    /// Mounts and unmounts in memory with three registries of shrinkers, beside the kernel's ramfs
-    Shrinker(shrinker::Arguments),
-    /// Thousands of volumes mounted and unmounted by path, with lookups, beside the kernel's tmpfs
-    Namespace(PageOptions),
-    /// A thousand volumes in one process, and unmounts beside tenants that come and go
-    Daemon(PageOptions),
-    /// A daemon with twenty pods and their volumes, one of them a hog: fsync, unmounts, upgrades; needs root
-    Node(PageOptions),
-    /// Volumes in an object store with 1 ms and 30 ms per request, beside the store, rclone and s3fs
-    Object(PageOptions),
+enum Other {
+    /// Run all experiments but takeover and node, and write one page with all results
+    All(Options),
     /// A process of `isolation`
     #[command(hide = true)]
     Client(isolation::ClientArguments),
@@ -124,9 +174,20 @@ enum Experiment {
     BareMounts(daemon::BareArguments),
 }
 
+fn experiments() -> impl Iterator<Item = &'static Experiment> {
+    const ALL: [&[Experiment]; 2] = [&EXPERIMENTS, &OTHERS];
+    ALL.into_iter().flatten()
+}
+
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let outcome = interrupt::install().and_then(|()| run(&arguments.experiment));
+    let command = Command::new("slackwater-lab")
+        .version(env!("CARGO_PKG_VERSION"))
+        .after_help(EXAMPLES)
+        .max_term_width(100)
+        .subcommands(experiments().map(|each| Options::augment_args(Command::new(each.name)).about(each.about)));
+    let command = Other::augment_subcommands(command).about("Experiments on Slackwater, beside the running kernel");
+    let matches = command.subcommand_required(true).arg_required_else_help(true).get_matches();
+    let outcome = interrupt::install().and_then(|()| run(&matches));
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -138,30 +199,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs an experiment; false if a target is missed or a copy differs.
-fn run(experiment: &Experiment) -> Result<bool> {
-    let (report, page) = match experiment {
-        Experiment::Copy(arguments) => return copy::run(arguments),
-        Experiment::All(page) => return all::run(page),
-        Experiment::Client(arguments) => return isolation::run_client(arguments),
-        Experiment::IdleVolumes(arguments) => return namespace::run_idle_volumes(arguments).map(|()| true),
-        Experiment::BareMounts(arguments) => return daemon::run_bare(arguments).map(|()| true),
-        Experiment::Cache(page) => (cache::run(&page.options), page),
-        Experiment::Fuse(page) => (fuse::run(&page.options), page),
-        Experiment::Takeover(page) => (takeover::run(&page.options), page),
-        Experiment::Umount(page) => (umount::run(&page.options), page),
-        Experiment::Isolation(page) => (isolation::run(&page.options), page),
-        Experiment::Reclaim(page) => (reclaim::run(&page.options), page),
-        Experiment::Namespace(page) => (namespace::run(&page.options), page),
-        Experiment::Daemon(page) => (daemon::run(&page.options), page),
-        Experiment::Node(page) => (node::run(&page.options), page),
-        Experiment::Object(page) => (object::run(&page.options), page),
-        Experiment::Gate(gate::Arguments { pause_ms, page }) => (gate::run(&page.options, *pause_ms), page),
-        Experiment::Idle(idle::Arguments { seconds, page }) => (idle::run(&page.options, *seconds), page),
-        Experiment::Dontcache(dontcache::Arguments { scale, job, page }) => {
-            (dontcache::run(&page.options, *scale, job), page)
-        }
-        Experiment::Shrinker(shrinker::Arguments { workers, page }) => (shrinker::run(&page.options, *workers), page),
-    };
-    report?.publish_with_page(page)
+/// Runs a command; false if a target is missed.
+fn run(matches: &clap::ArgMatches) -> Result<bool> {
+    if let Some((name, arguments)) = matches.subcommand()
+        && let Some(experiment) = experiments().find(|experiment| experiment.name == name)
+    {
+        let options = Options::from_arg_matches(arguments)?;
+        return experiment.report(&options)?.publish(&options);
+    }
+    match Other::from_arg_matches(matches)? {
+        Other::All(options) => return all::run(&options),
+        Other::Client(arguments) => isolation::run_client(&arguments)?,
+        Other::IdleVolumes(arguments) => namespace::run_idle_volumes(&arguments)?,
+        Other::BareMounts(arguments) => daemon::run_bare(&arguments)?,
+    }
+    Ok(true)
 }

@@ -1,8 +1,13 @@
 //! Memory, threads and CPU time of processes, from `/proc`.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+
+use crate::harness::threads::beside;
 
 /// A kind of memory of the process in bytes, by its name in `/proc/PID/status`.
 pub(crate) fn memory(pid: u32, kind: &str) -> Result<u64> {
@@ -49,9 +54,25 @@ pub(crate) fn ticks(pid: u32) -> Result<u64> {
     Ok(number(11).context("no utime")? + number(12).context("no stime")?)
 }
 
+/// Does `work`, and returns the most that `look` has seen meanwhile.
+pub(crate) fn most<T>(look: impl Fn() -> Result<u64> + Send, work: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
+    /// Between two looks.
+    const PERIOD: Duration = Duration::from_millis(20);
+    let watch = move |stop: &AtomicBool| -> Result<u64> {
+        let mut most = look()?;
+        while !stop.load(Ordering::Relaxed) {
+            thread::sleep(PERIOD);
+            most = most.max(look()?);
+        }
+        Ok(most)
+    };
+    let (done, most) = beside([watch], |_| work())?;
+    Ok((done, most.into_iter().max().unwrap_or(0)))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
 

@@ -49,6 +49,13 @@ pub(crate) fn discard(volume: &Arc<SuperBlock>) -> Result<()> {
     volume.umount(UmountOptions { discard: true, ..UmountOptions::default() }).context("cannot unmount")
 }
 
+/// The same where a failure cannot be returned.
+pub(crate) fn discard_or_say(volume: &Arc<SuperBlock>) {
+    if let Err(error) = discard(volume) {
+        eprintln!("{error:#}");
+    }
+}
+
 /// Raises the limit of open files as far as permitted: a dirty file keeps descriptors open.
 pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};

@@ -1,12 +1,11 @@
 //! Temporary directories and files.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::mount::{UnmountFlags, unmount};
 use slackwater_arena::MountInfo;
 
@@ -48,44 +47,34 @@ impl Scratch {
         &self.path
     }
 
-    /// A new directory in it for a tree of many files, placed far away on the disk from those of earlier runs.
-    ///
-    /// ext4 spreads the directories below one that is marked as a top directory, by their names. That matters to repeated
-    /// runs: for some minutes ext4 does not reuse freed inodes, and looks at each of them when a file is created near by.
-    pub(crate) fn tree(&self, name: &str) -> Result<PathBuf> {
-        if let Ok(directory) = File::open(&self.path)
-            && let Ok(flags) = ioctl_getflags(&directory)
-        {
-            // Other file systems may not have the flag.
-            let _ = ioctl_setflags(&directory, flags | IFlags::TOPDIR);
-        }
-        self.subdirectory(&format!("{name}-{}", std::process::id()))
-    }
-
     /// A new directory in it.
     pub(crate) fn subdirectory(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
-        fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        make_directory(&path)?;
         Ok(path)
     }
+}
 
-    /// Keeps it.
-    pub(crate) fn keep(mut self) {
-        let path = std::mem::take(&mut self.path);
-        live().retain(|(live, _)| *live != path);
-        self.made.clear();
-    }
+/// Makes a new directory.
+pub(crate) fn make_directory(path: &Path) -> Result<()> {
+    fs::create_dir(path).with_context(|| format!("cannot create {}", path.display()))
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if !self.path.as_os_str().is_empty() {
-            if let Err(error) = remove(&self.path) {
-                eprintln!("cannot remove {}: {error}", self.path.display());
-            }
-            live().retain(|(live, _)| *live != self.path);
+        if let Err(error) = remove(&self.path) {
+            eprintln!("cannot remove {}: {error}", self.path.display());
         }
+        live().retain(|(live, _)| *live != self.path);
         remove_if_empty(&self.made);
+    }
+}
+
+#[cfg(test)]
+impl Scratch {
+    /// Fails if something is mounted in it.
+    pub(crate) fn assert_nothing_is_mounted(&self) {
+        assert_eq!(mounts_below(&self.path), [""; 0].map(PathBuf::from));
     }
 }
 
@@ -145,11 +134,6 @@ fn remove_if_empty(folders: &[PathBuf]) {
     }
 }
 
-/// Whether the two are on one file system.
-pub(crate) fn same_file_system(one: &Path, other: &Path) -> bool {
-    matches!((fs::metadata(one), fs::metadata(other)), (Ok(one), Ok(other)) if one.dev() == other.dev())
-}
-
 fn live() -> std::sync::MutexGuard<'static, Vec<(PathBuf, Vec<PathBuf>)>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -172,14 +156,5 @@ mod tests {
         fs::write(path.join("file"), "x").unwrap();
         drop(inner);
         assert!(!path.exists() && !outer.path().join("a").exists() && outer.path().exists());
-    }
-
-    #[test]
-    fn a_kept_directory_stays() {
-        let outer = Scratch::in_folder(&std::env::temp_dir()).unwrap();
-        let kept = Scratch::in_folder(&outer.path().join("a")).unwrap();
-        let path = kept.path().to_path_buf();
-        kept.keep();
-        assert!(path.exists());
     }
 }

@@ -1,9 +1,10 @@
-//! A mount namespace for one thread.
-#![allow(unsafe_code, reason = "a thread leaves what it shares with others")]
+//! A mount namespace for one thread, and memory in huge pages.
+#![allow(unsafe_code, reason = "a thread leaves what it shares with others, and madvise takes an address")]
 
 use std::thread;
 
 use anyhow::{Context, Result};
+use rustix::mm::{Advice, madvise};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -36,4 +37,18 @@ fn detach_copies() -> Result<()> {
         let _ = rustix::mount::unmount(&copy.point, rustix::mount::UnmountFlags::DETACH); // it may be gone, with its directory
     }
     Ok(())
+}
+
+/// Memory that has been written, in huge pages where the kernel has them.
+pub(crate) fn huge_buffer(bytes: usize) -> Vec<u8> {
+    // On x86-64, and on arm64 with pages of 4 KiB.
+    const HUGE_BYTES: usize = 2 << 20;
+    let mut buffer = vec![0; bytes];
+    let skipped = buffer.as_ptr().align_offset(HUGE_BYTES).min(bytes);
+    let whole = (bytes - skipped) / HUGE_BYTES * HUGE_BYTES;
+    let start = buffer[skipped..].as_mut_ptr().cast();
+    // SAFETY: the range is inside the buffer, and the advice leaves the bytes as they are.
+    let _ = unsafe { madvise(start, whole, Advice::LinuxHugepage) };
+    buffer.fill(1); // to the kernel, untouched memory is one page of zeroes
+    buffer
 }

@@ -3,7 +3,7 @@
 //! One thread in a process of its own makes the system calls of any server with many mounts. It has no pool and no sessions,
 //! and keeps only the descriptors. Each mount has one file, whose writes are discarded.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ use slackwater_fuse::{DevFuse, Errno, Transport};
 
 use crate::fuse::{lab, tied};
 use crate::harness::process::Process;
+use crate::scratch::make_directory;
 
 /// The hidden command.
 const COMMAND: &str = "bare-mounts";
@@ -53,9 +54,7 @@ impl BareServer {
     /// Starts a server with so many mounts in the empty directory `folder`.
     pub(super) fn start(folder: &Path, mounts: usize) -> Result<Self> {
         let points: Vec<PathBuf> = (0..mounts).map(|number| folder.join(number.to_string())).collect();
-        for point in &points {
-            fs::create_dir(point).with_context(|| format!("cannot create {}", point.display()))?;
-        }
+        points.iter().try_for_each(|point| make_directory(point))?;
         let mut command = tied(&lab()?, "KILL");
         command.arg(COMMAND).arg(folder).arg(mounts.to_string());
         let process = Process::start(command.stdout(Stdio::piped()))?;

@@ -13,7 +13,7 @@ use slackwater_backends::Random;
 use super::bare::BareServer;
 use super::process::{Daemon, Volume};
 use crate::harness::placement::Placement;
-use crate::harness::{Options, Series, axis, quantile, rounds, time_us};
+use crate::harness::{AtMost, Report, Series, Source, Table, amounts, axis, ms, p50, p99, rounds, time_us};
 use crate::scratch::Scratch;
 use crate::{interrupt, proc, rig};
 
@@ -25,11 +25,19 @@ const CONFIG: &str = "cache = \"256MiB\"\ndirty-ratio = 75\ndirty-expire = \"1h\
 /// Between two looks at the threads.
 const PAUSE: Duration = Duration::from_millis(100);
 
-pub(super) const LIST: &str = "list over the socket, ms";
-pub(super) const LS: &str = "slackwater ls, ms";
-pub(super) const MOUNT: &str = "mount over the socket, ms";
-pub(super) const UMOUNT: &str = "unmount over the socket, ms";
-pub(super) const STATUS: &str = "status of one over the socket, ms";
+const LIST: &str = "list over the socket, ms";
+const LS: &str = "slackwater ls, ms";
+const MOUNT: &str = "mount over the socket, ms";
+const UMOUNT: &str = "unmount over the socket, ms";
+const STATUS: &str = "status of one over the socket, ms";
+/// Resources of the process with all its volumes idle, and its CPU time while it was watched.
+const THREADS: &str = "threads, idle";
+pub(super) const DESCRIPTORS: &str = "descriptors, idle";
+const MEMORY: &str = "anonymous memory, idle, KiB";
+const TICKS: &str = "CPU time, idle, ticks";
+/// The start with all volumes mounted, and the end, when all have dirty data.
+const START: &str = "start, s";
+const END: &str = "end, s";
 pub(super) const ASKED: [&str; 5] = [LIST, LS, STATUS, MOUNT, UMOUNT];
 
 /// The two daemons.
@@ -38,7 +46,7 @@ pub(super) const MANY: &str = "many volumes";
 
 axis! {
     /// Which files small writes go to.
-    pub(super) enum Files {
+    enum Files {
         Single = "a file of the only volume",
         /// As many of the only volume as there are volumes elsewhere.
         OfOneVolume = "many files of the only volume",
@@ -52,7 +60,7 @@ axis! {
 
 impl Files {
     /// The files that they are compared with.
-    pub(super) fn single(self) -> Self {
+    fn single(self) -> Self {
         match self {
             Self::Single | Self::OfOneVolume | Self::OfOneOfMany | Self::OfAll => Self::Single,
             Self::BareSingle | Self::BareOfAll => Self::BareSingle,
@@ -61,57 +69,20 @@ impl Files {
 }
 
 /// Client and server on one CPU, and on two; in the order of [`Placement::FIXED`].
-pub(super) const WRITES: [&str; 2] = ["4 KiB write", "4 KiB write, 2 CPUs"];
+const WRITES: [&str; 2] = ["4 KiB write", "4 KiB write, 2 CPUs"];
 
-pub(super) fn p50(row: &str) -> String {
-    format!("{row}, p50 us")
-}
-
-pub(super) fn p99(row: &str) -> String {
-    format!("{row}, p99 us")
-}
-
-/// How much of everything.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Amounts {
-    pub(super) volumes: usize,
-    /// In a turn.
-    pub(super) writes: usize,
-    /// A daemon is idle when its number of threads has not changed for so long.
-    pub(super) settle: Duration,
-    /// How long idle daemons are watched.
-    pub(super) idle: Duration,
-}
-
-impl Amounts {
-    pub(super) fn of(options: &Options) -> Self {
-        // A thread without work ends after 10 s at most.
-        let (settle, idle) = (Duration::from_secs(11), Duration::from_secs(options.pick(10, 3)));
-        Self { volumes: options.pick(1000, 200), writes: options.pick(4000, 1500), settle, idle }
+amounts! {
+    /// How much of everything.
+    pub(super) struct Amounts {
+        volumes: usize = 1000, 200;
+        /// In a turn.
+        writes: usize = 4000, 1500;
+        /// A daemon is idle when its number of threads has not changed for so long: a thread without work ends after 10 s at
+        /// most.
+        settle: Duration = Duration::from_secs(11), Duration::from_secs(11);
+        /// How long idle daemons are watched.
+        idle: Duration = Duration::from_secs(10), Duration::from_secs(3);
     }
-}
-
-/// Resources of a process with all its volumes idle.
-#[derive(Copy, Clone, Default, Debug)]
-pub(super) struct Usage {
-    pub(super) volumes: usize,
-    pub(super) threads: u64,
-    pub(super) descriptors: u64,
-    pub(super) anonymous_bytes: u64,
-    /// CPU time while it was watched, in clock ticks.
-    pub(super) ticks: u64,
-}
-
-/// Everything that was seen.
-#[derive(Default)]
-pub(super) struct Records {
-    pub(super) idle_s: u64,
-    pub(super) series: Series,
-    pub(super) alone: Usage,
-    pub(super) many: Usage,
-    /// The start with all volumes mounted, and the end, when all have dirty data.
-    pub(super) start_s: [f64; 2],
-    pub(super) end_s: [f64; 2],
 }
 
 /// A daemon with files that are overwritten.
@@ -157,23 +128,12 @@ impl Host {
         Ok(())
     }
 
-    fn usage(&self) -> Result<Usage> {
-        let pid = self.daemon.pid();
-        Ok(Usage {
-            volumes: self.volumes.len(),
-            threads: proc::threads(pid)?,
-            descriptors: proc::open_descriptors(pid)?,
-            anonymous_bytes: proc::memory(pid, "RssAnon")?,
-            ticks: 0,
-        })
-    }
-
     /// Makes each request once.
     fn ask(&self, series: &mut Series) -> Result<()> {
         let mut time = |row, work: &dyn Fn() -> Result<()>| -> Result<()> {
             let start = Instant::now();
             work().context(row)?;
-            series.add(row, self.name, start.elapsed().as_secs_f64() * 1e3);
+            series.add(row, self.name, ms(start.elapsed()));
             Ok(())
         };
         time(LIST, &|| self.daemon.list().map(drop))?;
@@ -208,30 +168,40 @@ fn overwrite(files: &[File], server: u32, placement: Placement, count: usize, se
 }
 
 /// Starts all servers, measures everything, and ends them.
-pub(super) fn measure(rounds: u32, seed: u64, amounts: Amounts, home: &Scratch, program: &Path) -> Result<Records> {
+pub(super) fn measure(
+    rounds: u32,
+    seed: u64,
+    amounts: Amounts,
+    home: &Scratch,
+    program: &Path,
+    series: &mut Series,
+) -> Result<()> {
     rig::raise_file_limit();
     let files = amounts.volumes;
     let mut alone = Host::new(program, home, ALONE, 1, files)?;
     let mut many = Host::new(program, home, MANY, amounts.volumes, files)?;
-    let mut records = Records { idle_s: amounts.idle.as_secs(), ..Records::default() };
-    records.start_s = [&alone, &many].map(|host| host.daemon.start_time.as_secs_f64());
-    [records.alone, records.many] = watch_idle([&alone, &many], amounts)?;
+    for host in [&alone, &many] {
+        series.add(START, host.name, host.daemon.start_time.as_secs_f64());
+    }
+    watch_idle([&alone, &many], amounts, series)?;
     alone.open(files)?;
     many.open(files)?;
     let bare = BareServer::start(&home.subdirectory("bare")?, amounts.volumes)?;
-    write(rounds, seed, amounts, ([&alone, &many], &bare), &mut records.series)?;
+    write(rounds, seed, amounts, ([&alone, &many], &bare), series)?;
     drop(bare);
     // Each program that is started would close all of them, with a request for each.
     alone.files.clear();
     many.files.clear();
     let hosts = [&alone, &many];
-    rounds::run("requests", rounds, &hosts, |_, host| host.ask(&mut records.series))?;
-    records.end_s = [alone.end()?, many.end()?];
-    Ok(records)
+    rounds::run("requests", rounds, &hosts, |_, host| host.ask(series))?;
+    for host in [alone, many] {
+        series.add(END, host.name, host.end()?);
+    }
+    Ok(())
 }
 
 /// Waits until threads without work have ended, and measures what the processes then use.
-fn watch_idle(hosts: [&Host; 2], amounts: Amounts) -> Result<[Usage; 2]> {
+fn watch_idle(hosts: [&Host; 2], amounts: Amounts, series: &mut Series) -> Result<()> {
     let of_each = |what: fn(u32) -> Result<u64>| -> Result<Vec<u64>> {
         hosts.iter().map(|host| what(host.daemon.pid())).collect()
     };
@@ -250,11 +220,14 @@ fn watch_idle(hosts: [&Host; 2], amounts: Amounts) -> Result<[Usage; 2]> {
     interrupt::sleep(idle)?;
     let after = of_each(proc::ticks)?;
     bar.finish_and_clear();
-    let mut usages = [hosts[0].usage()?, hosts[1].usage()?];
-    for (usage, (before, after)) in usages.iter_mut().zip(before.into_iter().zip(after)) {
-        usage.ticks = after - before;
+    for ((host, before), after) in hosts.into_iter().zip(before).zip(after) {
+        let pid = host.daemon.pid();
+        series.add(TICKS, host.name, (after - before) as f64);
+        series.add(THREADS, host.name, proc::threads(pid)? as f64);
+        series.add(DESCRIPTORS, host.name, proc::open_descriptors(pid)? as f64);
+        series.add(MEMORY, host.name, proc::memory(pid, "RssAnon")? as f64 / 1024.0);
     }
-    Ok(usages)
+    Ok(())
 }
 
 fn write(
@@ -281,8 +254,50 @@ fn write(
             Files::BareOfAll => (bare.pid(), &bare.files[..]),
         };
         let us = overwrite(chosen, server, *placement, amounts.writes, seed).with_context(|| files.name())?;
-        series.add(&p50(row), files.name(), quantile(&us, 0.5));
-        series.add(&p99(row), files.name(), quantile(&us, 0.99));
+        series.add_latencies(row, files.name(), &us);
         Ok(())
     })
+}
+
+/// Puts what was seen into `report`.
+pub(super) fn publish(amounts: Amounts, report: &mut Report) {
+    let (series, volumes) = (&report.series, amounts.volumes);
+    let rows = || WRITES.into_iter().flat_map(|row| Files::ALL.map(|files| (row, files)));
+    let mut writes =
+        Table::new(format!("Overwriting 4 KiB; many: {volumes}"), " | p50 us | p99 | p50 by a single mount's");
+    for (row, files) in rows() {
+        let ratio = series.ratio(&p50(row), files.name(), files.single().name()).filter(|_| files != files.single());
+        let cells = [p50(row), p99(row)].map(|row| series.median(&row, files.name()));
+        writes.row(format!("{row}: {}", files.name())).figures(cells).estimate(ratio);
+    }
+    let title = format!("A daemon with one volume, and one with {volumes}; watched for {} s", amounts.idle.as_secs());
+    let mut process = Table::new(title, " | one volume | many | each of the others");
+    for row in ASKED.into_iter().chain([THREADS, DESCRIPTORS, MEMORY, TICKS, START, END]) {
+        let [alone, many] = [ALONE, MANY].map(|subject| series.median(row, subject));
+        let each = many.zip(alone).map(|(many, alone)| (many - alone) / (volumes - 1) as f64);
+        let is_held = [THREADS, DESCRIPTORS, MEMORY].contains(&row);
+        process.row(row).figures([alone, many, each.filter(|_| is_held)]);
+    }
+    let us = rows().map(|(row, files)| (format!("{row}: {}", files.name()), series.median(&p50(row), files.name())));
+    let us: Vec<_> = us.collect();
+    let ratios = rows().filter(|(_, files)| matches!(files, Files::OfOneOfMany | Files::OfAll)).map(|(row, files)| {
+        let title = format!("{row}: {}, p50 by the only volume's", files.name());
+        (title, series.ratio(&p50(row), files.name(), Files::Single.name()))
+    });
+    let ratios: Vec<_> = ratios.collect();
+    report.finding(Source::Ours, format!("p50 in us, with {volumes} as many"), us);
+    report.table(writes);
+    report.table(process);
+    for (title, ratio) in ratios {
+        report.target(title, AtMost(1.15), ratio);
+    }
+    report.target(format!("{LIST}, of many"), AtMost(50.0), report.series.estimate(LIST, MANY));
+    let ticks = report.series.estimate(TICKS, MANY);
+    report.target("ticks of CPU time of many idle volumes", AtMost(0.0), ticks);
+    report.note(
+        "Small writes: medians of the rounds; by a single mount's: medians of the rounds' ratios, 95 % intervals; the bare server's by \
+         its own single mount. Client and server on one CPU, or on two where the row says so. Nothing is written back meanwhile. A \
+         write to a file of each of many volumes makes the same system calls as any other, but on data that is in no cache of the CPU. \
+         The kernel has structures for each mount, and the daemon for each volume.",
+    );
 }

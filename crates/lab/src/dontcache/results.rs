@@ -1,74 +1,10 @@
-//! Tables, plots and targets from the records.
+//! Tables, plots and targets.
 
-use std::collections::BTreeMap;
+use slackwater_arena::size;
 
-use serde_json::{Value, json};
-
-use super::jobs::Job;
-use super::running::{Figure, Outcome};
-use super::site::{Cell, Place, Subject};
-use crate::harness::samples::ratio;
-use crate::harness::{Bound, Curve, Estimate, Marks, Plot, Report, Source, Table, listing, median, median_estimate};
-
-/// Lower bound: throughput, divided by that of buffered writes.
-const OF_BUFFERED: f64 = 0.95;
-/// Upper bound: tail latency, divided by the kernel's.
-const OF_KERNEL: f64 = 1.0;
-/// Lower bound: tail latency of the inline form, divided by that of kicks.
-const TAIL: f64 = 10.0;
-/// Upper bound: peak of dirty data, divided by that of buffered writes.
-const PEAK: f64 = 0.25;
-/// Upper bound: growth of the cache.
-const GROWTH_MB: f64 = 16.8;
-/// Lower bound: throughput of the slower of two competing writers, divided by that of the faster.
-const FAIR: f64 = 0.9;
-/// Lower bound: writes that share a pass of the flusher.
-const KICKS: f64 = 24.0;
-
-/// The outcome of each round; none if the file system does not support the subject.
-#[derive(Default)]
-pub(super) struct Records(pub(super) BTreeMap<Cell, Vec<Outcome>>);
-
-impl Records {
-    fn of(&self, cell: Cell, figure: Figure) -> Vec<f64> {
-        self.0.get(&cell).map_or_else(Vec::new, |outcomes| outcomes.iter().map(|outcome| outcome.of(figure)).collect())
-    }
-
-    fn median(&self, cell: Cell, figure: Figure) -> Option<f64> {
-        Some(self.of(cell, figure)).filter(|samples| !samples.is_empty()).map(|samples| median(&samples))
-    }
-
-    fn estimate(&self, cell: Cell, figure: Figure) -> Option<Estimate> {
-        Some(self.of(cell, figure)).filter(|samples| !samples.is_empty()).map(|samples| median_estimate(&samples))
-    }
-
-    /// Round by round; `None` if one of the cells has no outcomes.
-    fn ratio(&self, top: Cell, bottom: Cell, figure: Figure) -> Option<Estimate> {
-        ratio(&self.of(top, figure), &self.of(bottom, figure))
-    }
-
-    fn latencies_us(&self, cell: Cell) -> Vec<f64> {
-        self.0.get(&cell).into_iter().flatten().flat_map(|outcome| outcome.latencies_us.iter().copied()).collect()
-    }
-
-    fn cells(&self, job: Job, place: Place) -> impl Iterator<Item = Cell> {
-        self.0.keys().copied().filter(move |cell| (cell.job, cell.place) == (job, place))
-    }
-
-    /// All figures but the single latencies.
-    fn json(&self) -> Value {
-        let cells = self.0.iter().map(|(cell, outcomes)| {
-            let mut value = json!({
-                "job": cell.job.name(), "place": cell.place.name(), "subject": cell.subject.name(),
-            });
-            for figure in Figure::ALL {
-                value[figure.name()] = outcomes.iter().map(|outcome| outcome.of(figure)).collect();
-            }
-            value
-        });
-        cells.collect()
-    }
-}
+use super::running::{FAIRNESS, FIRST, GROWTH, KICKS, LATENCY, OTHER, PEAK, RATE};
+use super::{Cell, Job, Place, Subject};
+use crate::harness::{AtLeast, AtMost, Bound, Curve, Estimate, Marks, Plot, Report, Samples, Series, Source, Table};
 
 /// Figures published of the kernel before its change (with [`Subject::Inline`]) and after it (with [`Subject::Kick`]): NVMe,
 /// XFS, 251 GiB of memory; sem. 12.4. MB/s, p99 and p99.9 in us, and peak of dirty data in MB, as far as published.
@@ -100,20 +36,27 @@ fn published_competing(subject: Subject) -> [Option<f64>; 2] {
     }
 }
 
+fn of<'s>(series: &'s Series, cell: Cell, figure: &str) -> &'s Samples {
+    series.of(&cell.row(figure), cell.subject.name())
+}
+
 /// Puts everything into `report`.
-pub(super) fn report(jobs: &[Job], scale_bytes: u64, records: &Records, report: &mut Report) {
-    for job in jobs {
-        for place in Place::ALL.into_iter().filter(|place| records.cells(*job, *place).next().is_some()) {
-            report.table(table(*job, place, scale_bytes, records));
-            report.plot(plot(*job, place, records));
+pub(super) fn publish(scale_bytes: u64, report: &mut Report) {
+    for (job, place) in Job::ALL.into_iter().flat_map(|job| Place::ALL.map(|place| (job, place))) {
+        report.table(table(job, place, scale_bytes, &report.series));
+        if !report
+            .series
+            .of(&Cell { job, place, subject: Subject::Kick }.row(RATE), Subject::Kick.name())
+            .all()
+            .is_empty()
+        {
+            report.plot(plot(job, place, &report.series));
         }
     }
-    report.table(pace_table(records));
-    report.table(competing_table(records));
-    targets(records, report);
-    findings(records, report);
-    report.figure("scale_bytes", scale_bytes);
-    report.figure("cells", records.json());
+    report.table(pace_table(&report.series));
+    report.table(competing_table(&report.series));
+    targets(report);
+    findings(report);
     report.note(
         "Medians of the rounds. Dirty: not yet under writeback. Growth: of the cache when all is clean; that of the kernel is from \
          /proc/meminfo, which other processes change too. A p99.9 of fewer than 1000 writes is the longest of them. On the slow \
@@ -126,34 +69,27 @@ pub(super) fn report(jobs: &[Job], scale_bytes: u64, records: &Records, report: 
          Paced to 1 GB/s the disk keeps up, as it did where the figures were published; only then does the peak show what kicking \
          leaves dirty. The target is for the paced row.",
     );
-    if records
-        .latencies_us(Cell { job: Job::FourWriters, place: Place::Disk, subject: Subject::KernelDontcache })
-        .is_empty()
-        && jobs.contains(&Job::FourWriters)
-    {
+    let kernel = Cell { job: Job::FourWriters, place: Place::Disk, subject: Subject::KernelDontcache };
+    if of(&report.series, kernel, RATE).count() == 0 {
         report.note("The file system of --dir does not support RWF_DONTCACHE: nothing to compare with.");
     }
 }
 
-fn findings(records: &Records, report: &mut Report) {
+/// The throughput of four writers.
+fn findings(report: &mut Report) {
     let ours = [Subject::Inline, Subject::Kick, Subject::Buffered];
     let kernel = [Subject::KernelDontcache, Subject::KernelBuffered, Subject::KernelDirect];
-    let four = Job::FourWriters;
-    let here = |subject| records.median(Cell { job: four, place: Place::Disk, subject }, Figure::MbPerS);
-    report.finding(Source::Published, speeds(ours, |subject| published(four, subject)[0], " on 251 GiB and NVMe"));
-    report.finding(Source::Kernel, speeds(kernel, here, ""));
-    report.finding(Source::Ours, speeds(ours, here, ""));
+    let (job, place) = (Job::FourWriters, Place::Disk);
+    let published = ours.map(|subject| (subject.name(), published(job, subject)[0]));
+    report.finding(Source::Published, "Four writers of 1 MiB on 251 GiB and NVMe, MB/s", published);
+    for (source, subjects) in [(Source::Kernel, kernel), (Source::Ours, ours)] {
+        let rate = |subject: Subject| of(&report.series, Cell { job, place, subject }, RATE).median();
+        let rates = subjects.map(|subject| (subject.name(), rate(subject)));
+        report.finding(source, "Four writers of 1 MiB, MB/s", rates);
+    }
 }
 
-/// The throughput of four writers, in a sentence.
-fn speeds(subjects: [Subject; 3], mb_per_s: impl Fn(Subject) -> Option<f64>, on: &str) -> Option<String> {
-    let all = listing(subjects.map(|subject| (subject.name(), mb_per_s(subject))), "; ");
-    all.map(|all| format!("Four writers of 1 MiB{on}, MB/s: {all}."))
-}
-
-fn table(job: Job, place: Place, scale_bytes: u64, records: &Records) -> Table {
-    const FIGURES: [Figure; 6] =
-        [Figure::MbPerS, Figure::P50Us, Figure::P99Us, Figure::P999Us, Figure::PeakDirtyMb, Figure::CacheGrowthMb];
+fn table(job: Job, place: Place, scale_bytes: u64, series: &Series) -> Table {
     let columns = " | MB/s | p50 us | p99 | p99.9 | most dirty MB | growth MB | kicks per pass | published MB/s | p99 | p99.9 | most dirty";
     let shape = Cell { job, place, subject: Subject::Kick }.shape(scale_bytes);
     let title = format!(
@@ -161,122 +97,121 @@ fn table(job: Job, place: Place, scale_bytes: u64, records: &Records) -> Table {
         job.name(),
         place.name(),
         shape.files,
-        slackwater_arena::size::text(shape.file_bytes),
+        size::text(shape.file_bytes),
         shape.files * shape.threads_per_file,
-        slackwater_arena::size::text(shape.block_bytes as u64)
+        size::text(shape.block_bytes as u64)
     );
     let mut table = Table::new(title, columns);
-    for cell in records.cells(job, place) {
+    for cell in Cell::of(job).into_iter().filter(|cell| cell.place == place) {
         let row = table.row(cell.subject.name());
-        if records.of(cell, Figure::MbPerS).is_empty() {
+        if of(series, cell, RATE).count() == 0 {
             row.text("not on this file system");
             continue;
         }
-        let kicks = records.median(cell, Figure::KicksPerPass).filter(|_| cell.subject == Subject::Kick);
-        let published = published(job, cell.subject).map(|value| value.filter(|_| place == Place::Disk));
-        row.figures(FIGURES.map(|figure| records.median(cell, figure))).figure(kicks).figures(published);
+        let latency = |share| of(series, cell, LATENCY).of_rounds(share).median();
+        let median = |figure| of(series, cell, figure).median();
+        let row = row.figure(median(RATE)).figures([0.5, 0.99, 0.999].map(latency)).figures([PEAK, GROWTH].map(median));
+        let row = row.figure(median(KICKS).filter(|_| cell.subject == Subject::Kick));
+        row.figures(published(job, cell.subject).map(|value| value.filter(|_| place == Place::Disk)));
     }
     table
 }
 
 /// The many files with and without a pace, side by side.
-fn pace_table(records: &Records) -> Table {
+fn pace_table(series: &Series) -> Table {
     let columns = " | unpaced MB/s | most dirty MB | p99 us | paced MB/s | most dirty MB | p99 us";
     let mut table = Table::new("32 files of 64 KiB blocks, unpaced beside paced to 1 GB/s", columns);
-    for cell in
-        records.cells(Job::ManyFiles, Place::Paced).filter(|cell| records.median(*cell, Figure::MbPerS).is_some())
-    {
-        let figures = [Figure::MbPerS, Figure::PeakDirtyMb, Figure::P99Us];
-        let of = |place| figures.map(|figure| records.median(Cell { place, ..cell }, figure));
-        table.row(cell.subject.name()).figures(of(Place::Disk)).figures(of(Place::Paced));
+    for cell in Cell::of(Job::ManyFiles).into_iter().filter(|cell| cell.place == Place::Paced) {
+        if of(series, cell, RATE).count() != 0 {
+            let figures = |place| {
+                let cell = Cell { place, ..cell };
+                let p99 = of(series, cell, LATENCY).of_rounds(0.99).median();
+                [of(series, cell, RATE).median(), of(series, cell, PEAK).median(), p99]
+            };
+            table.row(cell.subject.name()).figures(figures(Place::Disk)).figures(figures(Place::Paced));
+        }
     }
     table
 }
 
-fn competing_table(records: &Records) -> Table {
+fn competing_table(series: &Series) -> Table {
     let columns = " | buffered MB/s | the other | slower by faster | published buffered | the other";
     let mut table = Table::new("A buffered writer and a second writer, until one of them ends", columns);
-    for cell in records.cells(Job::Competing, Place::Disk) {
-        let figures = [Figure::FirstMbPerS, Figure::OtherMbPerS, Figure::Fairness];
-        let row = table.row(cell.subject.name()).figures(figures.map(|figure| records.median(cell, figure)));
-        row.figures(published_competing(cell.subject));
+    for cell in Cell::of(Job::Competing) {
+        let figures = [FIRST, OTHER, FAIRNESS].map(|figure| of(series, cell, figure).median());
+        table.row(cell.subject.name()).figures(figures).figures(published_competing(cell.subject));
     }
     table
 }
 
-fn plot(job: Job, place: Place, records: &Records) -> Plot {
+fn plot(job: Job, place: Place, series: &Series) -> Plot {
     let (mut curves, mut marks) = (Vec::new(), Vec::new());
     let subjects = [Subject::Inline, Subject::KernelDontcache, Subject::Buffered, Subject::Kick];
     for (color, subject) in subjects.into_iter().enumerate() {
-        let samples = records.latencies_us(Cell { job, place, subject });
-        if !samples.is_empty() {
-            curves.push(Curve::new(subject.name(), color, samples));
-        }
-        let [_, p99, p999, _] = published(job, subject);
-        let points: Vec<_> = [(0.99, p99), (0.999, p999)]
-            .into_iter()
-            .filter_map(|(share, value)| Some((share, value.filter(|_| place == Place::Disk)?)))
-            .collect();
-        if !points.is_empty() {
-            marks.push(Marks { color, points });
-        }
+        curves.push(Curve::new(subject.name(), color, of(series, Cell { job, place, subject }, LATENCY).all()));
+        let [_, p99, p999, _] = published(job, subject).map(|value| value.filter(|_| place == Place::Disk));
+        let points = [(0.99, p99), (0.999, p999)].into_iter().filter_map(|(share, value)| Some((share, value?)));
+        marks.push(Marks { color, points: points.collect() });
     }
+    curves.retain(|curve| !curve.is_empty());
     let title = format!("{}, {}", job.name(), place.name());
     Plot { title, axis: "microseconds of a write; rings: published", curves, marks }
 }
 
-fn targets(records: &Records, report: &mut Report) {
-    let disk = |job, subject| Cell { job, place: Place::Disk, subject };
-    let slow = |job, subject| Cell { job, place: Place::Slow, subject };
+fn targets(report: &mut Report) {
     let four = Job::FourWriters;
-    let kick = disk(four, Subject::Kick);
-    let speed = records.ratio(kick, disk(four, Subject::Buffered), Figure::MbPerS);
-    report.target("four writers: kick by buffered, MB/s", Bound::AtLeast(OF_BUFFERED), speed);
-    for (figure, name) in [(Figure::P99Us, "p99"), (Figure::P999Us, "p99.9")] {
-        let tail = records.ratio(kick, disk(four, Subject::KernelDontcache), figure);
-        let title = format!("four writers: kick by the kernel's RWF_DONTCACHE, {name}");
-        report.target(title, Bound::AtMost(OF_KERNEL), tail);
-        let tail = records.ratio(slow(four, Subject::Inline), slow(four, Subject::Kick), figure);
-        report.target(format!("four writers, slow: inline by kick, {name}"), Bound::AtLeast(TAIL), tail);
-    }
-    let kicks = records.estimate(kick, Figure::KicksPerPass);
-    report.target("four writers: kicks per pass", Bound::AtLeast(KICKS), kicks);
+    let disk = |job, subject| Cell { job, place: Place::Disk, subject };
+    let [kick, kernel] = [Subject::Kick, Subject::KernelDontcache].map(|subject| disk(four, subject));
+    let slow = |subject| Cell { job: four, place: Place::Slow, subject };
     let many = |subject| Cell { job: Job::ManyFiles, place: Place::Paced, subject };
-    let peak = records.ratio(many(Subject::Kick), many(Subject::Buffered), Figure::PeakDirtyMb);
-    report.target("32 files, paced: kick by buffered, most dirty", Bound::AtMost(PEAK), peak);
-    for job in [Job::Sequential, Job::Random, four, Job::ManyFiles] {
-        let growth = records.estimate(disk(job, Subject::Kick), Figure::CacheGrowthMb);
-        report.target(format!("{}: growth of the cache, MB", job.name()), Bound::AtMost(GROWTH_MB), growth);
+    let mut add = |title: String, bound: Bound, reached: &dyn Fn(&Series) -> Option<Estimate>| {
+        let reached = reached(&report.series);
+        report.target(title, bound, reached);
+    };
+    add("four writers: kick by buffered, MB/s".to_owned(), AtLeast(0.95), &|series| {
+        of(series, kick, RATE).by(of(series, disk(four, Subject::Buffered), RATE))
+    });
+    for (share, name) in [(0.99, "p99"), (0.999, "p99.9")] {
+        add(format!("four writers: kick by the kernel's RWF_DONTCACHE, {name}"), AtMost(1.0), &|series| {
+            of(series, kick, LATENCY).by_rounds(of(series, kernel, LATENCY), share)
+        });
+        add(format!("four writers, slow: inline by kick, {name}"), AtLeast(10.0), &|series| {
+            let [inline, kick] = [Subject::Inline, Subject::Kick].map(|subject| of(series, slow(subject), LATENCY));
+            inline.by_rounds(kick, share)
+        });
     }
-    let fair = records.estimate(disk(Job::Competing, Subject::Kick), Figure::Fairness);
-    report.target("competing, buffered and kick: slower by faster", Bound::AtLeast(FAIR), fair);
+    add("four writers: kicks per pass".to_owned(), AtLeast(24.0), &|series| of(series, kick, KICKS).estimate());
+    add("32 files, paced: kick by buffered, most dirty".to_owned(), AtMost(0.25), &|series| {
+        of(series, many(Subject::Kick), PEAK).by(of(series, many(Subject::Buffered), PEAK))
+    });
+    for job in [Job::Sequential, Job::Random, four, Job::ManyFiles] {
+        add(format!("{}: growth of the cache, MB", job.name()), AtMost(16.8), &|series| {
+            of(series, disk(job, Subject::Kick), GROWTH).estimate()
+        });
+    }
+    add("competing, buffered and kick: slower by faster".to_owned(), AtLeast(0.9), &|series| {
+        of(series, disk(Job::Competing, Subject::Kick), FAIRNESS).estimate()
+    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn outcome(mb_per_s: f64, first_mb_per_s: f64) -> Outcome {
-        let latencies_us = (1..=1000).map(f64::from).collect();
-        Outcome { mb_per_s, first_mb_per_s, latencies_us, peak_dirty_bytes: 0, cache_growth_bytes: 0, passes: 4 }
-    }
-
-    #[test]
-    fn figures_are_those_of_a_run() {
-        let run = outcome(90.0, 50.0);
-        let figures = [Figure::P50Us, Figure::P99Us, Figure::P999Us, Figure::KicksPerPass, Figure::Fairness];
-        assert_eq!(figures.map(|figure| run.of(figure)), [500.0, 990.0, 999.0, 250.0, 0.8]);
-    }
-
     #[test]
     fn an_unsupported_subject_has_no_ratio() {
         let cell = |subject| Cell { job: Job::Random, place: Place::Disk, subject };
-        let mut records = Records::default();
-        records.0.insert(cell(Subject::Kick), vec![outcome(4.0, 1.0)]);
-        records.0.insert(cell(Subject::KernelDontcache), Vec::new());
-        records.0.insert(cell(Subject::Buffered), vec![outcome(2.0, 1.0)]);
-        let ratio = |other| records.ratio(cell(Subject::Kick), cell(other), Figure::MbPerS).map(|ratio| ratio.value);
+        let mut series = Series::default();
+        for (subject, rate) in [(Subject::Kick, 4.0), (Subject::Buffered, 2.0)] {
+            series.add(&cell(subject).row(RATE), subject.name(), rate);
+            series.add_round(&cell(subject).row(LATENCY), subject.name(), (1..=1000).map(f64::from).collect());
+        }
+        let ratio = |other| {
+            let [top, bottom] = [Subject::Kick, other].map(|subject| of(&series, cell(subject), RATE));
+            top.by(bottom).map(|ratio| ratio.value)
+        };
         assert_eq!((ratio(Subject::Buffered), ratio(Subject::KernelDontcache)), (Some(2.0), None));
-        assert_eq!(table(Job::Random, Place::Disk, 64 << 20, &records).to_string().lines().count(), 6);
+        let table = table(Job::Random, Place::Disk, 64 << 20, &series).to_string();
+        assert!(table.contains("500  990    999") && table.contains("not on this file system"), "{table}");
     }
 }

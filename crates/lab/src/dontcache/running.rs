@@ -7,76 +7,32 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::jobs::{Job, Shape};
-use super::site::{Block, Cell, Site};
+use super::sites::{Block, Site, open};
+use super::{Cell, Job};
 use crate::harness::threads::{beside, join};
-use crate::harness::{axis, mb_per_s, quantile, time_us};
+use crate::harness::{Series, mb_per_s, time_us};
 use crate::interrupt;
 
 /// Between two looks at what is dirty.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The result of one run.
-#[derive(Clone, Debug)]
-pub(super) struct Outcome {
-    /// Of all writers together.
-    pub(super) mb_per_s: f64,
-    /// Of the writers of the first file.
-    pub(super) first_mb_per_s: f64,
-    pub(super) latencies_us: Vec<f64>,
-    pub(super) peak_dirty_bytes: u64,
-    /// When all is clean.
-    pub(super) cache_growth_bytes: u64,
-    /// Passes of flushers for DONTCACHE writes.
-    pub(super) passes: u64,
-}
+/// The figures of a run. The latency has a sample for each write.
+pub(super) const RATE: &str = "MB/s";
+pub(super) const LATENCY: &str = "us of a write";
+pub(super) const PEAK: &str = "most dirty, MB";
+/// When all is clean.
+pub(super) const GROWTH: &str = "growth of the cache, MB";
+pub(super) const KICKS: &str = "kicks per pass of the flusher";
+/// Of the first file, and of the others.
+pub(super) const FIRST: &str = "MB/s of the first file";
+pub(super) const OTHER: &str = "MB/s of the others";
+/// Of two competing writers, the slower by the faster.
+pub(super) const FAIRNESS: &str = "slower by faster";
 
-axis! {
-    /// The figures of a run, with their names in JSON.
-    pub(super) enum Figure {
-        MbPerS = "mb_per_s",
-        P50Us = "p50_us",
-        P99Us = "p99_us",
-        P999Us = "p999_us",
-        PeakDirtyMb = "peak_dirty_mb",
-        CacheGrowthMb = "cache_growth_mb",
-        KicksPerPass = "kicks_per_pass",
-        /// Of two competing writers, the slower by the faster.
-        Fairness = "fairness",
-        FirstMbPerS = "first_mb_per_s",
-        OtherMbPerS = "other_mb_per_s",
-    }
-}
-
-impl Outcome {
-    pub(super) fn of(&self, figure: Figure) -> f64 {
-        let other = self.mb_per_s - self.first_mb_per_s;
-        match figure {
-            Figure::MbPerS => self.mb_per_s,
-            Figure::P50Us => quantile(&self.latencies_us, 0.5),
-            Figure::P99Us => quantile(&self.latencies_us, 0.99),
-            Figure::P999Us => quantile(&self.latencies_us, 0.999),
-            Figure::PeakDirtyMb => self.peak_dirty_bytes as f64 / 1e6,
-            Figure::CacheGrowthMb => self.cache_growth_bytes as f64 / 1e6,
-            Figure::KicksPerPass => self.latencies_us.len() as f64 / self.passes.max(1) as f64,
-            Figure::Fairness => other.min(self.first_mb_per_s) / other.max(self.first_mb_per_s),
-            Figure::FirstMbPerS => self.first_mb_per_s,
-            Figure::OtherMbPerS => other,
-        }
-    }
-}
-
-/// Runs a job once; `None` if the file system does not support the subject.
-pub(super) fn run(cell: Cell, scale_bytes: u64, folder: &Path, seed: u64) -> Result<Option<Outcome>> {
-    let Some(site) = cell.open(scale_bytes, folder)? else { return Ok(None) };
-    let shape = cell.shape(scale_bytes);
-    let mut outcome = write(cell, shape, &*site, seed)?;
-    outcome.passes = site.passes();
-    outcome.cache_growth_bytes = site.clean()?;
-    Ok(Some(outcome))
-}
-
-fn write(cell: Cell, shape: Shape, site: &dyn Site, seed: u64) -> Result<Outcome> {
+/// Runs a job once. Adds nothing if the file system does not support the subject.
+pub(super) fn run(cell: Cell, scale_bytes: u64, folder: &Path, seed: u64, series: &mut Series) -> Result<()> {
+    let Some(site) = open(cell, scale_bytes, folder)? else { return Ok(()) };
+    let (site, shape) = (&*site, cell.shape(scale_bytes));
     let blocks = shape.file_bytes / shape.block_bytes as u64;
     let order = cell.job.order(blocks, seed);
     let next: Vec<_> = (0..shape.files).map(|_| AtomicUsize::new(0)).collect();
@@ -108,15 +64,24 @@ fn write(cell: Cell, shape: Shape, site: &dyn Site, seed: u64) -> Result<Outcome
             Ok((latencies.into_iter().collect::<Result<Vec<_>>>()?.concat(), time))
         })
     })?;
-    let of_each: Vec<_> = written.iter().map(|bytes| mb_per_s(bytes.load(Ordering::Relaxed), time)).collect();
-    Ok(Outcome {
-        mb_per_s: of_each.iter().sum(),
-        first_mb_per_s: *of_each.first().context("a job has files")?,
-        latencies_us,
-        peak_dirty_bytes: peaks.into_iter().max().unwrap_or(0),
-        cache_growth_bytes: 0,
-        passes: 0,
-    })
+    let mb_per_s: Vec<_> = written.iter().map(|bytes| mb_per_s(bytes.load(Ordering::Relaxed), time)).collect();
+    let (all, first) = (mb_per_s.iter().sum::<f64>(), *mb_per_s.first().context("a job has files")?);
+    let other = all - first;
+    let kicks = latencies_us.len() as f64 / site.passes().max(1) as f64;
+    let peak_bytes = peaks.into_iter().max().unwrap_or(0);
+    series.add_round(&cell.row(LATENCY), cell.subject.name(), latencies_us);
+    for (figure, value) in [
+        (RATE, all),
+        (PEAK, peak_bytes as f64 / 1e6),
+        (KICKS, kicks),
+        (FIRST, first),
+        (OTHER, other),
+        (FAIRNESS, other.min(first) / other.max(first)),
+        (GROWTH, site.clean()? as f64 / 1e6),
+    ] {
+        series.add(&cell.row(figure), cell.subject.name(), value);
+    }
+    Ok(())
 }
 
 fn peak_dirty(site: &dyn Site, stop: &AtomicBool) -> Result<u64> {

@@ -3,10 +3,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use super::access::{PAGE, SEQUENTIAL, p50};
-use super::names::{CREATE, STAT_OF_SERVER, UNLINK};
-use super::programs::{BARE, DISK, OURS};
-use crate::harness::{Series, Stacks, Table};
+use super::access::{CREATE, PAGE, SEQUENTIAL, STAT_OF_SERVER, UNLINK};
+use super::servers::{BARE, DISK, OURS};
+use crate::harness::{Series, Stacks, Table, p50};
 
 /// The parts of a bar.
 const PARTS: [&str; 4] =

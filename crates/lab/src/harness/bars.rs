@@ -1,4 +1,5 @@
-//! Figures drawn as SVG: groups of horizontal bars, each with its interval, its figure and its name.
+//! Figures drawn as SVG: groups of horizontal bars, each with its interval, its figure and its name, and bars that consist
+//! of parts.
 
 use std::fmt::Write;
 
@@ -7,42 +8,23 @@ use anyhow::{Result, ensure};
 use super::page::escaped;
 use super::plot::{Draw, color_name};
 use super::quantity::figure;
-use super::samples::Series;
 use super::statistics::Estimate;
 
-pub(super) const WIDTH: f64 = 600.0;
+const WIDTH: f64 = 600.0;
 /// Where bars begin, and how long the longest is; to the right of it are its figure and its name.
-pub(super) const LEFT: f64 = 230.0;
-pub(super) const LONGEST: f64 = 220.0;
-pub(super) const TOP: f64 = 40.0;
-pub(super) const BAR: f64 = 15.0;
-pub(super) const GAP: f64 = 12.0;
+const LEFT: f64 = 230.0;
+const LONGEST: f64 = 220.0;
+const TOP: f64 = 40.0;
+const BAR: f64 = 15.0;
+const GAP: f64 = 12.0;
 
-/// One diagram.
+/// A diagram of groups of bars.
 pub(crate) struct Bars {
     pub(crate) title: String,
     /// The bars of each group; each has a color.
     pub(crate) subjects: Vec<&'static str>,
     /// A name of thirty letters at most, and the figure of each subject that has one.
     pub(crate) groups: Vec<(String, Vec<Option<Estimate>>)>,
-}
-
-impl Bars {
-    /// Bars of medians: a group for each row and a bar for each subject. `named` turns the label of a group into its row.
-    pub(crate) fn of(
-        title: &str,
-        series: &Series,
-        subjects: &[&'static str],
-        rows: impl IntoIterator<Item = impl Into<String>>,
-        named: fn(&str) -> String,
-    ) -> Self {
-        let group = |label: String| {
-            let row = named(&label);
-            (label, subjects.iter().map(|subject| series.estimate(&row, subject)).collect())
-        };
-        let groups = rows.into_iter().map(|label| group(label.into())).collect();
-        Self { title: title.to_owned(), subjects: subjects.to_vec(), groups }
-    }
 }
 
 impl Draw for Bars {
@@ -74,13 +56,13 @@ impl Draw for Bars {
 }
 
 /// The diagram around `body`, as high as its rows.
-pub(super) fn element(height: f64, body: &str) -> String {
+fn element(height: f64, body: &str) -> String {
     format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" font-family=\"sans-serif\">\n{body}</svg>\n")
 }
 
 // Writing to a string does not fail.
 
-pub(super) fn bar(svg: &mut String, (x, y): (f64, f64), width: f64, color: usize) {
+fn bar(svg: &mut String, (x, y): (f64, f64), width: f64, color: usize) {
     let (height, color) = (BAR - 2.0, color_name(color));
     let _ = writeln!(
         svg,
@@ -99,12 +81,47 @@ fn whisker(svg: &mut String, y: f64, low: f64, high: f64) {
     );
 }
 
-pub(super) fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, size: u32, text: &str) {
+fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, size: u32, text: &str) {
     let text = escaped(text);
     let _ = writeln!(
         svg,
         "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" fill=\"#000000\">{text}</text>"
     );
+}
+
+/// A diagram of bars that consist of parts, with a legend of the parts.
+pub(crate) struct Stacks {
+    pub(crate) title: String,
+    /// The names of the parts; each has a color.
+    pub(crate) parts: Vec<&'static str>,
+    /// The name of each bar, thirty letters at most, and its parts from the left.
+    pub(crate) bars: Vec<(String, Vec<f64>)>,
+}
+
+impl Draw for Stacks {
+    fn svg(&self) -> Result<String> {
+        ensure!(!self.bars.is_empty(), "cannot draw \"{}\": no figures", self.title);
+        let most = self.bars.iter().map(|(_, parts)| parts.iter().sum()).fold(0.0, f64::max);
+        let length = |value: f64| if most > 0.0 { LONGEST * value / most } else { 0.0 };
+        let (mut body, mut y) = (String::new(), TOP);
+        text(&mut body, (WIDTH / 2.0, 22.0), "middle", 18, &self.title);
+        for (name, parts) in &self.bars {
+            text(&mut body, (LEFT - 8.0, y + BAR - 2.0), "end", 14, name);
+            let mut x = LEFT;
+            for (color, part) in parts.iter().enumerate() {
+                bar(&mut body, (x, y), length(*part), color);
+                x += length(*part);
+            }
+            text(&mut body, (x + 5.0, y + BAR - 3.0), "start", 13, &figure(parts.iter().sum()));
+            y += BAR + GAP;
+        }
+        for (color, part) in self.parts.iter().enumerate() {
+            bar(&mut body, (LEFT, y), BAR, color);
+            text(&mut body, (LEFT + BAR + 5.0, y + BAR - 3.0), "start", 13, part);
+            y += BAR + 4.0;
+        }
+        Ok(element(y, &body))
+    }
 }
 
 #[cfg(test)]
@@ -125,5 +142,17 @@ mod tests {
         }
         let none = Bars { title: "t".to_owned(), subjects: vec!["one"], groups: vec![("a".to_owned(), vec![None])] };
         assert!(none.svg().unwrap_err().to_string().contains("no figures"));
+    }
+
+    #[test]
+    fn parts_follow_one_another_and_the_bar_has_their_sum() {
+        let bars = vec![("write".to_owned(), vec![3.0, 1.0]), ("stat".to_owned(), vec![1.0, 1.0])];
+        let stacks = Stacks { title: "t".to_owned(), parts: vec!["first", "second"], bars };
+        let svg = stacks.svg().unwrap();
+        assert_eq!(svg.matches("<rect").count(), 6, "four parts and two of the legend: {svg}");
+        for part in ["x=\"395.0\"", "width=\"165.0\"", "4.00", "2.00", "first", "second", "write", "stat"] {
+            assert!(svg.contains(part), "{part}: {svg}");
+        }
+        assert!(Stacks { bars: Vec::new(), ..stacks }.svg().is_err());
     }
 }

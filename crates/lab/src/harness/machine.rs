@@ -23,21 +23,17 @@ pub(crate) struct Machine {
     memory_bytes: u64,
     load: String,
     huge_pages: String,
-    /// Where the experiment's files are.
-    files: Option<Files>,
-}
-
-/// A directory, and what it is on.
-struct Files {
+    /// The directory of the experiment's files, and what it is on.
     dir: String,
     file_system: String,
     device: String,
 }
 
 impl Machine {
-    /// The facts as they are now; `dir` is where the experiment's files are, if it has any.
-    pub(crate) fn of(dir: Option<&Path>) -> Self {
+    /// The facts as they are now; `dir` is where the experiment's files are.
+    pub(crate) fn of(dir: &Path) -> Self {
         let unknown = || "unknown".to_owned();
+        let mount = mount_of(dir);
         let uname = rustix::system::uname();
         let load = read("/proc/loadavg").split_whitespace().next().map_or_else(unknown, str::to_owned);
         Self {
@@ -48,14 +44,9 @@ impl Machine {
             memory_bytes: field("/proc/meminfo", "MemTotal").and_then(|text| kib(&text)).unwrap_or(0),
             load,
             huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled").trim().to_owned(),
-            files: dir.map(|dir| {
-                let mount = mount_of(dir);
-                Files {
-                    dir: dir.display().to_string(),
-                    file_system: mount.as_ref().map_or_else(unknown, |mount| mount.kind.clone()),
-                    device: mount.map_or_else(unknown, |mount| mount.source.display().to_string()),
-                }
-            }),
+            dir: dir.display().to_string(),
+            file_system: mount.as_ref().map_or_else(unknown, |mount| mount.kind.clone()),
+            device: mount.map_or_else(unknown, |mount| mount.source.display().to_string()),
         }
     }
 
@@ -67,9 +58,7 @@ impl Machine {
         row("commit", format!("{COMMIT}, measured on {}", self.date));
         row("machine", format!("{}, {} CPUs, {} memory", self.cpu, self.cores, size::text(self.memory_bytes)));
         row("kernel", format!("{}, huge pages {}, load {}", self.kernel, self.huge_pages, self.load));
-        if let Some(Files { dir, file_system, device }) = &self.files {
-            row("files in", format!("{dir} ({file_system} on {device})"));
-        }
+        row("files in", format!("{} ({} on {})", self.dir, self.file_system, self.device));
         match rounds {
             Some(rounds) => row("rounds", format!("{rounds}, seed {seed}")),
             None => row("seed", seed.to_string()),
@@ -78,12 +67,10 @@ impl Machine {
     }
 
     pub(crate) fn json(&self) -> Value {
-        let files = |what: fn(&Files) -> &String| self.files.as_ref().map(what);
         json!({
             "commit": COMMIT, "date": self.date, "cpu": self.cpu, "cores": self.cores, "kernel": self.kernel,
             "memory_bytes": self.memory_bytes, "load": self.load, "huge_pages": self.huge_pages,
-            "dir": files(|files| &files.dir), "file_system": files(|files| &files.file_system),
-            "device": files(|files| &files.device),
+            "dir": self.dir, "file_system": self.file_system, "device": self.device,
         })
     }
 }

@@ -13,6 +13,10 @@ const ROUNDS_MIN: i64 = 10;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
+    /// Write the report with plots to this file, as HTML [default: in --dir, named after the command]
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
     /// Measure less of everything, to finish within one or two minutes
     #[arg(long)]
     pub(crate) quick: bool,
@@ -38,36 +42,49 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
 }
 
-/// The same for experiments that write a page.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct PageOptions {
-    /// Write the report with plots to this file, as HTML [default: in --dir, named after the command]
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+/// Declares a struct of amounts, each with its value in a full and in a quick run, which `of` chooses from.
+macro_rules! amounts {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident {
+        $($(#[$about:meta])* $amount:ident: $kind:ty = $full:expr, $quick:expr;)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Copy, Clone, Debug)]
+        $vis struct $name { $($(#[$about])* $vis $amount: $kind),+ }
 
-    #[command(flatten)]
-    pub(crate) options: Options,
-}
-
-impl PageOptions {
-    /// The file for the page of `experiment`, in a folder that exists.
-    pub(crate) fn page(&self, experiment: &str) -> Result<PathBuf> {
-        if let Some(path) = &self.html {
-            return Ok(path.clone());
+        impl $name {
+            $vis fn of(options: &$crate::harness::Options) -> Self {
+                Self { $($amount: options.pick($full, $quick)),+ }
+            }
         }
-        let dir = &self.options.dir;
-        fs::create_dir_all(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
-        Ok(dir.join(format!("{experiment}.html")))
-    }
+    };
 }
+
+pub(crate) use amounts;
 
 impl Options {
     pub(crate) fn rounds(&self) -> u32 {
         self.rounds.unwrap_or(self.pick(ROUNDS.0, ROUNDS.1))
     }
 
+    /// The file for the page of `experiment`, in a folder that exists.
+    pub(crate) fn page(&self, experiment: &str) -> Result<PathBuf> {
+        if let Some(path) = &self.html {
+            return Ok(path.clone());
+        }
+        fs::create_dir_all(&self.dir).with_context(|| format!("cannot create the directory {}", self.dir.display()))?;
+        Ok(self.dir.join(format!("{experiment}.html")))
+    }
+
     /// One of two amounts.
     pub(crate) fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
+    }
+}
+
+#[cfg(test)]
+impl Options {
+    /// Three rounds.
+    pub(crate) fn of_test() -> Self {
+        Self { html: None, quick: true, json: None, check: false, dir: PathBuf::from("."), rounds: Some(3), seed: 7 }
     }
 }

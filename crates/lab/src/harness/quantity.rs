@@ -7,6 +7,10 @@ pub(crate) fn mb_per_s(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / 1e6 / time.as_secs_f64().max(1e-9)
 }
 
+pub(crate) fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
 /// Two or three significant digits, without an exponent.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
@@ -15,13 +19,6 @@ pub(crate) fn figure(value: f64) -> String {
         size if size >= 0.0995 || size == 0.0 => format!("{value:.2}"),
         _ => format!("{value:.3}"),
     }
-}
-
-/// `one 1.00, other 2.00`: the names that have a figure, each with it. `None` if none has one.
-pub(crate) fn listing(of: impl IntoIterator<Item = (impl AsRef<str>, Option<f64>)>, separator: &str) -> Option<String> {
-    let one = |(name, value): (_, Option<f64>)| Some(format!("{} {}", AsRef::<str>::as_ref(&name), figure(value?)));
-    let all: Vec<String> = of.into_iter().filter_map(one).collect();
-    (!all.is_empty()).then(|| all.join(separator))
 }
 
 #[cfg(test)]
@@ -34,8 +31,5 @@ mod tests {
             [1234.5, 99.96, 12.34, 1.0, 0.1234, 0.0123, 0.0].map(figure),
             ["1234", "100", "12.3", "1.00", "0.12", "0.012", "0.00"]
         );
-        let named = [("a", Some(1.0)), ("b", None), ("c", Some(2.0))];
-        assert_eq!(listing(named, ", ").as_deref(), Some("a 1.00, c 2.00"));
-        assert_eq!(listing([("b", None)], ", "), None);
     }
 }

@@ -50,7 +50,7 @@ fn recorded_samples_give_the_recorded_figures() {
     let list = |name: &str| recorded[name].as_array().unwrap();
     for one in list("series") {
         let mut samples = Samples::default();
-        numbers(&one["samples"]).into_iter().for_each(|sample| samples.push(sample));
+        numbers(&one["samples"]).into_iter().for_each(|sample| samples.push_round(vec![sample]));
         let Estimate { value, low, high } = samples.estimate().unwrap();
         for (part, value) in [("median", value), ("low", low), ("high", high)] {
             assert_is_near(&value.into(), &one[part], &one["name"]);

@@ -1,16 +1,19 @@
 //! The report of an experiment: findings in a few words, tables, plots, targets, and the figures as JSON.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::bars::Bars;
 use super::machine::Machine;
-use super::options::{Options, PageOptions};
+use super::options::Options;
 use super::page::{self, escaped};
 use super::plot::{Curve, Draw, Plot};
+use super::quantity::figure;
+use super::samples::Series;
 use super::statistics::Estimate;
 use super::table::{Table, wrapped};
 use super::targets::{self, Bound, LEGEND, Target};
@@ -45,7 +48,9 @@ pub(crate) struct Report {
     pub(crate) about: &'static str,
     machine: Machine,
     seed: u64,
-    rounds: Option<u32>,
+    rounds: u32,
+    /// Everything that was measured.
+    pub(crate) series: Series,
     findings: Vec<(Source, String)>,
     tables: Vec<Table>,
     notes: Vec<String>,
@@ -57,25 +62,22 @@ pub(crate) struct Report {
 impl Report {
     /// An empty report, with the facts of the machine as they are now.
     pub(crate) fn new(experiment: &'static str, about: &'static str, options: &Options) -> Self {
-        Self::with(experiment, about, Some(&options.dir), options.seed, Some(options.rounds()))
-    }
-
-    /// The same; `dir` is where files are made, if any.
-    pub(crate) fn with(
-        experiment: &'static str,
-        about: &'static str,
-        dir: Option<&Path>,
-        seed: u64,
-        rounds: Option<u32>,
-    ) -> Self {
         let (findings, tables, notes, targets, plots) = Default::default();
-        let (machine, figures) = (Machine::of(dir), serde_json::Map::new());
-        Self { experiment, about, machine, seed, rounds, findings, tables, notes, figures, targets, plots }
+        let (machine, figures, series) = (Machine::of(&options.dir), serde_json::Map::new(), Series::default());
+        let (seed, rounds) = (options.seed, options.rounds());
+        Self { experiment, about, machine, seed, rounds, findings, tables, notes, figures, targets, plots, series }
     }
 
-    /// The most important figures of one source, in a sentence or two for the page.
-    pub(crate) fn finding(&mut self, source: Source, text: impl Into<Option<String>>) {
-        self.findings.extend(text.into().map(|text| (source, text)));
+    /// The most important figures of one source for the page: `what`, and those of `figures` that were measured.
+    pub(crate) fn finding(
+        &mut self,
+        source: Source,
+        what: impl Display,
+        figures: impl IntoIterator<Item = (impl Display, Option<f64>)>,
+    ) {
+        let one = |(name, value): (_, Option<f64>)| Some(format!("{name} {}", figure(value?)));
+        let all: Vec<String> = figures.into_iter().filter_map(one).collect();
+        self.findings.extend((!all.is_empty()).then(|| (source, format!("{what}: {}.", all.join("; ")))));
     }
 
     /// Adds a table, unless it has no rows.
@@ -88,7 +90,7 @@ impl Report {
         self.notes.push(text.into());
     }
 
-    /// A figure for JSON.
+    /// A figure for JSON that is not in the series.
     pub(crate) fn figure(&mut self, name: impl Into<String>, value: impl Into<Value>) {
         self.figures.insert(name.into(), value.into());
     }
@@ -104,17 +106,52 @@ impl Report {
         self.plots.push(Box::new(plot));
     }
 
-    /// A diagram of distributions; those without samples are left out.
+    /// A diagram of the distributions of a row, with a curve for each of `subjects`. Those without samples are left out.
     pub(crate) fn curves(
         &mut self,
         title: impl Into<String>,
         axis: &'static str,
-        curves: impl IntoIterator<Item = Curve>,
+        row: &str,
+        subjects: impl IntoIterator<Item = &'static str>,
     ) {
-        let curves: Vec<Curve> = curves.into_iter().filter(|curve| !curve.is_empty()).collect();
+        let curve = |(color, subject)| Curve::new(subject, color, self.series.of(row, subject).all());
+        let curves: Vec<Curve> =
+            subjects.into_iter().enumerate().map(curve).filter(|curve| !curve.is_empty()).collect();
         if !curves.is_empty() {
             self.plot(Plot { title: title.into(), axis, curves, marks: Vec::new() });
         }
+    }
+
+    /// A diagram of medians: a group of bars for each of `rows`, and a bar for each of `subjects`. `named` turns the label of
+    /// a group into its row.
+    pub(crate) fn bars(
+        &mut self,
+        title: &str,
+        subjects: &[&'static str],
+        rows: impl IntoIterator<Item = impl Into<String>>,
+        named: fn(&str) -> String,
+    ) {
+        let group = |label: String| {
+            let row = named(&label);
+            (label, subjects.iter().map(|subject| self.series.estimate(&row, subject)).collect())
+        };
+        let groups = rows.into_iter().map(|label| group(label.into())).collect();
+        self.plot(Bars { title: title.to_owned(), subjects: subjects.to_vec(), groups });
+    }
+
+    /// A table of medians, with a line for each of `rows` and a column for each of `subjects`.
+    pub(crate) fn medians(
+        &mut self,
+        title: impl Into<String>,
+        subjects: &[&'static str],
+        rows: impl IntoIterator<Item = impl AsRef<str>>,
+    ) {
+        let mut table = Table::new(title, format!("| {}", subjects.join(" | ")));
+        for row in rows {
+            let row = row.as_ref();
+            table.row(row).figures(subjects.iter().map(|subject| self.series.median(row, subject)));
+        }
+        self.table(table);
     }
 
     /// `subject`, or a note why it cannot be measured here. Interrupts are still errors.
@@ -172,12 +209,15 @@ impl Report {
     }
 
     fn machine_table(&self) -> Table {
-        self.machine.table(self.experiment, self.seed, self.rounds)
+        self.machine.table(self.experiment, self.seed, Some(self.rounds))
     }
 
-    /// Prints the report and writes the JSON file, if `options` have one. Returns whether all targets are met; without
-    /// `--check` always true.
-    pub(crate) fn publish(&self, options: &Options) -> Result<bool> {
+    /// Writes the page with the plots, prints the report, and writes the JSON file, if `options` have one. Returns whether all
+    /// targets are met; without `--check` always true.
+    pub(crate) fn publish(mut self, options: &Options) -> Result<bool> {
+        let path = options.page(self.experiment)?;
+        fs::write(&path, self.page()?).with_context(|| format!("cannot write {}", path.display()))?;
+        self.note(format!("With plots: {}", path.display()));
         self.print();
         if let Some(path) = &options.json {
             write_json(path, &self.json())?;
@@ -192,14 +232,6 @@ impl Report {
             println!("{}", wrapped(LEGEND, WIDTH));
         }
         Ok(met == self.targets.len())
-    }
-
-    /// The same, and writes the page with the plots.
-    pub(crate) fn publish_with_page(mut self, arguments: &PageOptions) -> Result<bool> {
-        let path = arguments.page(self.experiment)?;
-        fs::write(&path, self.page()?).with_context(|| format!("cannot write {}", path.display()))?;
-        self.note(format!("With plots: {}", path.display()));
-        self.publish(&arguments.options)
     }
 
     /// Prints everything but the targets.
@@ -220,6 +252,7 @@ impl Report {
             "seed": self.seed,
             "rounds": self.rounds,
             "figures": self.figures,
+            "series": self.series.json(),
             "targets": self.targets.iter().map(Target::json).collect::<Vec<_>>(),
         })
     }
@@ -234,9 +267,9 @@ pub(crate) fn write_json(path: &Path, value: &Value) -> Result<()> {
 
 #[cfg(test)]
 impl Report {
-    /// A report on no files, of one round.
+    /// A report without anything.
     pub(crate) fn of_test(experiment: &'static str) -> Self {
-        Self::with(experiment, "Is it < so?", None, 7, Some(3))
+        Self::new(experiment, "Is it < so?", &Options::of_test())
     }
 
     /// Fails unless the page has all of `parts`.
@@ -253,21 +286,23 @@ mod tests {
     #[test]
     fn the_page_of_a_report_has_all_that_is_in_it() {
         let mut report = Report::of_test("cache");
-        report.finding(Source::Ours, "It is.".to_owned());
-        report.finding(Source::Ours, "Really.".to_owned());
+        report.finding(Source::Ours, "It is", [("a", Some(1.0)), ("b", None), ("c", Some(2.0))]);
+        report.finding(Source::Ours, "Really", [("d", Some(3.0))]);
+        report.finding(Source::Published, "No", [("e", None)]);
         let mut table = Table::new("T & U", "a");
         table.row("cell");
         report.table(table);
         report.note("a note");
-        report.curves("plotted", "ms", [Curve::new("one", 0, vec![1.0, 2.0]), Curve::dim("none", Vec::new())]);
-        report.curves("not plotted", "ms", [Curve::dim("none", Vec::new())]);
+        report.series.add_round("row", "one", vec![1.0, 2.0]);
+        report.curves("plotted", "ms", "row", ["one", "none"]);
+        report.curves("not plotted", "ms", "row", ["none"]);
         report.target("a target", Bound::AtMost(1.0), Estimate::exactly(2.0));
         report.target("not measured", Bound::AtMost(1.0), None);
         report.assert_page_has(&[
             "Is it &lt; so?",
             "<dt>Published</dt><dd>No figures.</dd>",
             "<dt>The kernel here</dt><dd>Not measured here.</dd>",
-            "<dd>It is. Really.</dd>",
+            "<dd>It is: a 1.00; c 2.00. Really: d 3.00.</dd>",
             "T &amp; U",
             "a note",
             "plotted",

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::statistics::{Estimate, median, median_estimate, quantile, quantile_ratio_estimate, ratios};
@@ -13,18 +12,9 @@ use super::statistics::{Estimate, median, median_estimate, quantile, quantile_ra
 pub(crate) struct Samples(Vec<Vec<f64>>);
 
 impl Samples {
-    /// Adds a round with a single sample.
-    pub(crate) fn push(&mut self, sample: f64) {
-        self.0.push(vec![sample]);
-    }
-
     /// Adds a round.
     pub(crate) fn push_round(&mut self, samples: Vec<f64>) {
         self.0.push(samples);
-    }
-
-    pub(crate) fn rounds(&self) -> &[Vec<f64>] {
-        &self.0
     }
 
     /// The samples of all rounds together.
@@ -61,15 +51,29 @@ impl Samples {
         shares.map(|share| (!all.is_empty()).then(|| quantile(&all, share)))
     }
 
-    /// The count and a few quantiles.
-    pub(crate) fn json(&self) -> Value {
-        let [p50, p99, max] = self.quantiles([0.5, 0.99, 1.0]);
-        json!({ "count": self.count(), "p50": p50, "p99": p99, "max": max })
+    /// Round by round, or flat if each round has a single sample; nothing if there are too many to read.
+    fn json(&self) -> Value {
+        const MOST: usize = 2000;
+        match self.count() {
+            count if count == self.0.len() => json!(self.all()),
+            count if count <= MOST => json!(self.0),
+            _ => Value::Null,
+        }
     }
 
     /// The median of the rounds' ratios of this to `bottom`. For cells with one sample per round.
     pub(crate) fn by(&self, bottom: &Self) -> Option<Estimate> {
         ratio(&self.all(), &bottom.all())
+    }
+
+    /// A quantile of each round.
+    pub(crate) fn of_rounds(&self, share: f64) -> Self {
+        Self(self.0.iter().map(|round| vec![quantile(round, share)]).collect())
+    }
+
+    /// The median of the rounds' ratios of a quantile of this to that of `bottom`.
+    pub(crate) fn by_rounds(&self, bottom: &Self, share: f64) -> Option<Estimate> {
+        self.of_rounds(share).by(&bottom.of_rounds(share))
     }
 
     /// A quantile of all samples of this divided by the same quantile of `bottom`.
@@ -85,43 +89,25 @@ pub(crate) fn ratio(top: &[f64], bottom: &[f64]) -> Option<Estimate> {
     (!ratios.is_empty()).then(|| median_estimate(&ratios))
 }
 
-/// The records of each cell, in the order in which cells were first measured.
-pub(crate) struct Cells<K, V>(Vec<(K, V)>);
-
-impl<K, V> Default for Cells<K, V> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<K: PartialEq, V: Default> Cells<K, V> {
-    /// `None` if the cell was not measured.
-    pub(crate) fn of(&self, key: &K) -> Option<&V> {
-        self.0.iter().find(|(other, _)| other == key).map(|(_, value)| value)
-    }
-
-    /// The cell, new if it was not there.
-    pub(crate) fn entry(&mut self, key: K) -> &mut V {
-        let at = self.0.iter().position(|(other, _)| *other == key).unwrap_or_else(|| {
-            self.0.push((key, V::default()));
-            self.0.len() - 1
-        });
-        &mut self.0[at].1
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.0.iter().map(|(key, value)| (key, value))
-    }
-}
-
-/// Samples of one unit by the name of a row and of a subject.
+/// Samples by the name of a row, which says what was measured and in which unit, and of a subject.
 #[derive(Default)]
 pub(crate) struct Series(BTreeMap<(String, &'static str), Samples>);
 
 impl Series {
     /// Adds a round with a single sample.
     pub(crate) fn add(&mut self, row: &str, subject: &'static str, sample: f64) {
-        self.0.entry((row.to_owned(), subject)).or_default().push(sample);
+        self.add_round(row, subject, vec![sample]);
+    }
+
+    /// Adds a round.
+    pub(crate) fn add_round(&mut self, row: &str, subject: &'static str, samples: Vec<f64>) {
+        self.0.entry((row.to_owned(), subject)).or_default().push_round(samples);
+    }
+
+    /// Adds a round of two quantiles of `us`, in the rows [`p50`] and [`p99`].
+    pub(crate) fn add_latencies(&mut self, row: &str, subject: &'static str, us: &[f64]) {
+        self.add(&p50(row), subject, quantile(us, 0.5));
+        self.add(&p99(row), subject, quantile(us, 0.99));
     }
 
     /// No samples if nothing was measured under these names.
@@ -143,23 +129,34 @@ impl Series {
         self.of(row, top).by(self.of(row, bottom))
     }
 
-    /// The smaller or greater of several subjects, round by round; those that were not measured are left out.
-    pub(crate) fn best(&self, row: &str, subjects: &[&'static str], choose: fn(f64, f64) -> f64) -> Vec<f64> {
+    /// Several subjects combined, round by round; those that were not measured are left out.
+    pub(crate) fn combined(&self, row: &str, subjects: &[&'static str], combine: fn(f64, f64) -> f64) -> Vec<f64> {
         let each = subjects.iter().map(|subject| self.of(row, subject).all());
         each.filter(|samples| !samples.is_empty())
-            .reduce(|best, other| best.into_iter().zip(other).map(|(one, other)| choose(one, other)).collect())
+            .reduce(|all, other| all.into_iter().zip(other).map(|(one, other)| combine(one, other)).collect())
             .unwrap_or_default()
     }
 
     pub(crate) fn json(&self) -> Value {
         let named = self.0.iter().filter_map(|((row, subject), samples)| {
             let Estimate { value, low, high } = samples.estimate()?;
+            let [p99, max] = samples.quantiles([0.99, 1.0]);
             Some(json!({
-                "row": row, "subject": subject, "median": value, "low": low, "high": high, "samples": samples.all(),
+                "row": row, "subject": subject, "median": value, "low": low, "high": high, "p99": p99, "max": max,
+                "count": samples.count(), "samples": samples.json(),
             }))
         });
         named.collect()
     }
+}
+
+/// The rows of a latency.
+pub(crate) fn p50(row: &str) -> String {
+    format!("{row}, p50 us")
+}
+
+pub(crate) fn p99(row: &str) -> String {
+    format!("{row}, p99 us")
 }
 
 /// Does `work` and adds the microseconds that it took.
@@ -168,14 +165,6 @@ pub(crate) fn time_us<T>(us: &mut Vec<f64>, work: impl FnOnce() -> T) -> T {
     let done = work();
     us.push(start.elapsed().as_secs_f64() * 1e6);
     done
-}
-
-/// Samples whose curve looks like that of all values in the histogram, divided by `unit`.
-pub(crate) fn of_histogram(histogram: &Histogram<u64>, unit: f64) -> Vec<f64> {
-    const POINTS: u64 = 400;
-    let points = histogram.len().min(POINTS);
-    let share = |point| (point as f64 + 0.5) / points as f64;
-    (0..points).map(|point| histogram.value_at_quantile(share(point)) as f64 / unit).collect()
 }
 
 #[cfg(test)]
@@ -190,16 +179,8 @@ mod tests {
             series.add("r", "other", other);
         }
         assert_eq!(series.ratio("r", "one", "other").unwrap().value, 2.0);
-        assert_eq!(series.best("r", &["one", "other", "missing"], f64::min), [1.0, 2.0, 3.0]);
-        assert_eq!(series.best("r", &["one", "other"], f64::max), [2.0, 4.0, 9.0]);
+        assert_eq!(series.combined("r", &["one", "other", "missing"], f64::min), [1.0, 2.0, 3.0]);
+        assert_eq!(series.combined("r", &["one", "other"], f64::max), [2.0, 4.0, 9.0]);
         assert_eq!((series.median("r", "missing"), series.ratio("r", "one", "missing")), (None, None));
-    }
-
-    #[test]
-    fn samples_of_a_histogram_are_its_quantiles() {
-        let mut histogram = Histogram::new(3).unwrap();
-        [1000_u64, 2000, 4000].into_iter().for_each(|value| histogram.record(value).unwrap());
-        let samples: Vec<f64> = of_histogram(&histogram, 1e3).into_iter().map(f64::round).collect();
-        assert_eq!(samples, [1.0, 2.0, 4.0]);
     }
 }

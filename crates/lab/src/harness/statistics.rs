@@ -18,6 +18,17 @@ impl Estimate {
         Self { value, low: value, high: value }
     }
 
+    /// The median, the least and the greatest of some samples, for those that must all be the same.
+    pub(crate) fn of_all(samples: &[f64]) -> Self {
+        let [low, value, high] = [0.0, 0.5, 1.0].map(|share| quantile(samples, share));
+        Self { value, low, high }
+    }
+
+    /// The same in another unit.
+    pub(crate) fn times(self, factor: f64) -> Self {
+        Self { value: self.value * factor, low: self.low * factor, high: self.high * factor }
+    }
+
     /// `1.23 [1.20, 1.31]`, or `1.23` without an interval.
     pub(crate) fn text(&self) -> String {
         let Self { value, low, high } = *self;
@@ -57,20 +68,6 @@ pub(crate) fn median_estimate(samples: &[f64]) -> Estimate {
     let sorted = sorted(samples);
     let skip = skipped_ends(sorted.len());
     Estimate { value: median(samples), low: sorted[skip], high: sorted[sorted.len() - 1 - skip] }
-}
-
-/// The mean with its 95 % bootstrap interval.
-///
-/// # Panics
-/// Without samples.
-pub(crate) fn mean_estimate(samples: &[f64], seed: u64) -> Estimate {
-    const RESAMPLES: usize = 2000;
-    let mut random = Random::new(seed);
-    let count = samples.len() as u64;
-    let mean = |pick: &mut dyn FnMut() -> f64| (0..count).map(|_| pick()).sum::<f64>() / count as f64;
-    let means: Vec<f64> = (0..RESAMPLES).map(|_| mean(&mut || samples[random.below(count) as usize])).collect();
-    let mut all = samples.iter().copied();
-    bootstrapped(mean(&mut || all.next().unwrap_or(f64::NAN)), &means)
 }
 
 /// A quantile of all samples of `top` divided by the same quantile of `bottom`, with its 95 % bootstrap interval. The samples
@@ -179,17 +176,6 @@ mod tests {
             let estimate = median_estimate(&up_to(count));
             assert_eq!((estimate.low, estimate.high), (low, high), "{count} samples");
         }
-    }
-
-    #[test]
-    fn the_interval_of_the_mean_contains_it_and_shrinks_with_more_samples() {
-        let few = mean_estimate(&up_to(10), 1);
-        assert_eq!(few.value, 5.5);
-        assert!(few.low < 5.5 && 5.5 < few.high);
-        let many: Vec<f64> = up_to(10).into_iter().cycle().take(1000).collect();
-        let many = mean_estimate(&many, 1);
-        assert!(many.high - many.low < (few.high - few.low) / 5.0);
-        assert_eq!(mean_estimate(&[0.0; 10], 1), Estimate { value: 0.0, low: 0.0, high: 0.0 });
     }
 
     #[test]

@@ -91,8 +91,16 @@ fn look_until(
     Ok(ns)
 }
 
+/// Samples in microseconds whose curve looks like that of all values in the histogram.
+pub(super) fn samples_us(histogram: &Histogram<u64>) -> Vec<f64> {
+    const POINTS: u64 = 400;
+    let points = histogram.len().min(POINTS);
+    let share = |point| (point as f64 + 0.5) / points as f64;
+    (0..points).map(|point| histogram.value_at_quantile(share(point)) as f64 / 1e3).collect()
+}
+
 /// Of nanoseconds, up to a minute.
-pub(super) fn histogram() -> Result<Histogram<u64>> {
+fn histogram() -> Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).context("cannot create a histogram")
 }
 
@@ -141,5 +149,13 @@ mod tests {
             Ok(())
         };
         assert_eq!(pass(1, look, 1, change).err().unwrap().to_string(), "no");
+    }
+
+    #[test]
+    fn samples_of_a_histogram_are_its_quantiles() {
+        let mut histogram = histogram().unwrap();
+        [1000_u64, 2000, 4000].into_iter().for_each(|value| histogram.record(value).unwrap());
+        let samples: Vec<f64> = samples_us(&histogram).into_iter().map(f64::round).collect();
+        assert_eq!(samples, [1.0, 2.0, 4.0]);
     }
 }

@@ -9,9 +9,10 @@ use rustix::fs::sync;
 use super::Amounts;
 use crate::cgroups::{Cgroup, Hierarchy};
 use crate::daemon::{Daemon, Volume};
+use crate::files::make_file;
 use crate::fuse::slackwater;
 use crate::interrupt;
-use crate::isolation::{ClientArguments, Role, Worker, make_file};
+use crate::isolation::{ClientArguments, Role, Worker};
 use crate::programs;
 use crate::scratch::Scratch;
 

@@ -1,59 +1,58 @@
 //! From the figures to the report: tables, targets and what the page says.
 
-use super::rest::Peak;
-use super::server::Delay;
-use super::subject::{DIR, PEERS, S3FS};
-use super::testbed::{BARE, row};
-use super::{small, streams, syncs, trees};
+use super::parts::{self, Amounts, Peak};
+use super::store::{DIR, Delay, PEERS, S3FS};
+use super::{BARE, row};
 use crate::fuse::{OURS, RCLONE};
-use crate::harness::{Bars, Bound, Estimate, Options, Report, Samples, Series, Source, Table};
-
-/// Lower bound: throughput divided by that of the bare store.
-const OF_BARE: f64 = 0.8;
-/// Upper bound: time with 30 ms per request divided by that with 1 ms, where no one waits for the store.
-const BY_DELAY: f64 = 1.1;
-/// Lower bound of files created per s by one thread, if a volume of a directory reaches it.
-const CREATES_PER_S: f64 = 5000.0;
-const REQUESTS_PER_1000_FILES: f64 = 20.0;
-/// Upper bound: time of an fsync divided by that of one request.
-const BY_PUT: f64 = 1.3;
-/// Upper bound: PUTs of 64 threads divided by those of one.
-const BY_ONE_SYNC: f64 = 4.0;
-const LIST_REQUESTS: f64 = 200.0;
-const IDLE_REQUESTS_PER_S: f64 = 1.0;
-/// Memory beside the arena and what a volume of a directory has, in MiB: the sum of the limits in docs/OBJECT.md.
-const MEMORY_MIB: f64 = 516.0;
-/// How much that may grow with ten times the files, in MiB.
-const GROWTH_MIB: f64 = 16.0;
+use crate::harness::{AtLeast, AtMost, Bound, Estimate, Report, Samples, Series, Source, Table};
 
 const COLUMNS: [&str; 5] = [BARE, OURS, DIR, RCLONE, S3FS];
+const IDLE: &str = "requests per s while idle";
 
 /// Fills the report.
-pub(super) fn write(report: &mut Report, series: &Series, options: &Options, idle: &[(Delay, f64)], peaks: &[Peak]) {
-    let file_mib = streams::bytes(options) >> 20;
-    report.table(rates_table(series, &format!("A file of {file_mib} MiB, and small files")));
-    report.table(trees_table(series));
-    report.table(rest_table(idle, peaks));
-    targets(report, series, idle, peaks);
+pub(super) fn publish(report: &mut Report, amounts: Amounts, idle: &[(Delay, f64)], peaks: &[Peak]) {
+    let rows = |all: &[&str]| all.iter().flat_map(|what| Delay::ALL.map(|delay| row(what, delay))).collect::<Vec<_>>();
+    let rates = [
+        parts::WRITE,
+        parts::READ,
+        parts::WRITES,
+        parts::CREATES,
+        parts::REQUESTS,
+        parts::SYNC,
+        parts::PUTS,
+        parts::TIME_OF_ALL,
+        parts::PUTS_OF_ALL,
+    ];
+    report.medians(format!("A file of {} MiB, and small files", amounts.bytes >> 20), &COLUMNS, rows(&rates));
+    let trees = [parts::LIST, parts::LIST_REQUESTS, parts::MOUNT, parts::UNPACK, parts::STATUS, parts::STATUS_REQUESTS];
+    report.medians("Trees of files", &COLUMNS, rows(&trees));
+    let mut rest = Table::new("A volume at rest, and memory beside the arena", format!("| {OURS} | {DIR}"));
+    for (delay, per_s) in idle {
+        rest.row(row(IDLE, *delay)).figure(*per_s);
+        report.figure(format!("idle_requests_per_s_{}", delay.tag()), *per_s);
+    }
+    for Peak { files, object_volume, dir_volume } in peaks {
+        let name = format!("most memory while {files} files are created, MiB");
+        rest.row(name).figures([mib(*object_volume), mib(*dir_volume)]);
+        report.figure(format!("anonymous_bytes_{files}_files"), *object_volume);
+        report.figure(format!("anonymous_bytes_{files}_files_dir"), *dir_volume);
+    }
+    report.table(rest);
+    targets(report, idle, peaks);
     for delay in Delay::ALL {
-        let ratio = |what| of(series, what, OURS, delay).by(of(series, what, BARE, delay)).map(|by| by.text());
-        if let (Some(write), Some(read), Some(sync)) = (ratio(streams::WRITE), ratio(streams::READ), ratio(syncs::SYNC))
-        {
-            let name = delay.name();
-            let text =
-                format!("Beside the bare store, {name} per request: writes {write}, cold reads {read}, fsync {sync}.");
-            report.finding(Source::Ours, text);
-        }
-        let rows = [streams::WRITE, streams::READ].map(|what| row(what, delay));
-        let title = format!("MB/s, {} per request", delay.name());
-        report.plot(Bars::of(&title, series, &COLUMNS, rows, str::to_owned));
+        let by_bare = |what| of(&report.series, what, OURS, delay).by(of(&report.series, what, BARE, delay));
+        let ratio = |what| (what, by_bare(what).map(|by| by.value));
+        let ratios = [parts::WRITE, parts::READ, parts::SYNC].map(ratio);
+        report.finding(Source::Ours, format!("By the bare store, {} per request", delay.name()), ratios);
+        let rows = [parts::WRITE, parts::READ].map(|what| row(what, delay));
+        report.bars(&format!("MB/s, {} per request", delay.name()), &COLUMNS, rows, str::to_owned);
     }
     report.note(format!(
         "Medians of the rounds. The bare store writes and reads as many bytes in objects of 8 MiB, 16 at once. A volume of a \
          directory has no store, so both rows have its figures. In a turn {} files of 4 KiB are created, and {} by rclone and \
          s3fs, which take part in three rounds. Requests are counted by the server until everything is durable.",
-        small::files(options),
-        small::FILES_OF_PEERS,
+        amounts.files,
+        parts::FILES_OF_PEERS,
     ));
     report.note(
         "rclone runs with --vfs-cache-mode writes and --vfs-write-back 0s; the time of its write ends when the object is in the \
@@ -61,111 +60,60 @@ pub(super) fn write(report: &mut Report, series: &Series, options: &Options, idl
          the store before.",
     );
     for peer in PEERS {
-        if Delay::ALL.iter().all(|delay| series.median(&row(streams::WRITE, *delay), peer).is_none()) {
+        if Delay::ALL.iter().all(|delay| report.series.median(&row(parts::WRITE, *delay), peer).is_none()) {
             report.note(format!("{peer} is not installed."));
         }
     }
-    report.figure("figures", series.json());
-    for (delay, per_s) in idle {
-        report.figure(format!("idle_requests_per_s_{}", delay.tag()), *per_s);
-    }
-    for Peak { files, object_volume, dir_volume } in peaks {
-        report.figure(format!("anonymous_bytes_{files}_files"), *object_volume);
-        report.figure(format!("anonymous_bytes_{files}_files_dir"), *dir_volume);
-    }
 }
 
-fn rates_table(series: &Series, title: &str) -> Table {
-    let mut table = Table::new(title, format!("| {}", COLUMNS.join(" | ")));
-    let rows = [
-        streams::WRITE,
-        streams::READ,
-        small::WRITES,
-        small::CREATES,
-        small::REQUESTS,
-        syncs::SYNC,
-        syncs::PUTS,
-        syncs::TIME_OF_ALL,
-        syncs::PUTS_OF_ALL,
-    ];
-    add_rows(&mut table, series, &rows);
-    table
-}
-
-fn trees_table(series: &Series) -> Table {
-    let mut table = Table::new("Trees of files", format!("| {}", COLUMNS.join(" | ")));
-    let rows = [trees::LIST, trees::LIST_REQUESTS, trees::MOUNT, trees::UNPACK, trees::STATUS, trees::STATUS_REQUESTS];
-    add_rows(&mut table, series, &rows);
-    table
-}
-
-fn add_rows(table: &mut Table, series: &Series, rows: &[&str]) {
-    for what in rows {
-        for row in Delay::ALL.map(|delay| row(what, delay)) {
-            table.row(&row).figures(COLUMNS.iter().map(|column| series.median(&row, column)));
-        }
+fn targets(report: &mut Report, idle: &[(Delay, f64)], peaks: &[Peak]) {
+    // By the bare store, if a target is a part of its throughput.
+    const OF_BARE: f64 = 0.8;
+    // Files created per s by one thread, if a volume of a directory reaches that.
+    const CREATES_PER_S: f64 = 5000.0;
+    let series = &report.series;
+    let mut all: Vec<(String, Bound, Option<Estimate>)> = Vec::new();
+    for (delay, what) in Delay::ALL.into_iter().flat_map(|delay| [parts::WRITE, parts::READ].map(|what| (delay, what)))
+    {
+        let by_bare = of(series, what, OURS, delay).by(of(series, what, BARE, delay));
+        all.push((format!("{}: by the bare store", row(what, delay)), AtLeast(OF_BARE), by_bare));
     }
-}
-
-fn rest_table(idle: &[(Delay, f64)], peaks: &[Peak]) -> Table {
-    let mut table = Table::new("A volume at rest, and memory beside the arena", format!("| {OURS} | {DIR}"));
-    for (delay, per_s) in idle {
-        table.row(row("requests per s while idle", *delay)).figure(*per_s);
-    }
-    for Peak { files, object_volume, dir_volume } in peaks {
-        let bytes = [*object_volume, *dir_volume].map(mib);
-        table.row(format!("most memory while {files} files are created, MiB")).figures(bytes);
-    }
-    table
-}
-
-fn targets(report: &mut Report, series: &Series, idle: &[(Delay, f64)], peaks: &[Peak]) {
-    for delay in Delay::ALL {
-        for what in [streams::WRITE, streams::READ] {
-            let by_bare = of(series, what, OURS, delay).by(of(series, what, BARE, delay));
-            report.target(format!("{}: by the bare store", row(what, delay)), Bound::AtLeast(OF_BARE), by_bare);
-        }
-    }
-    for what in [small::WRITES, small::CREATES] {
+    for what in [parts::WRITES, parts::CREATES] {
         // Rates are the reverse of times.
         let [short, long] = Delay::ALL.map(|delay| of(series, what, OURS, delay));
-        report.target(format!("{what}: time with 30 ms by that with 1 ms"), Bound::AtMost(BY_DELAY), short.by(long));
+        all.push((format!("{what}: time with 30 ms by that with 1 ms"), AtMost(1.1), short.by(long)));
     }
     for delay in Delay::ALL {
-        let dir = of(series, small::CREATES, DIR, delay);
-        let name = row(small::CREATES, delay);
+        let ours = |what| of(series, what, OURS, delay);
+        let (dir, name) = (of(series, parts::CREATES, DIR, delay), row(parts::CREATES, delay));
         if dir.median().is_some_and(|per_s| per_s >= CREATES_PER_S) {
-            let rate = of(series, small::CREATES, OURS, delay).estimate();
-            report.target(name, Bound::AtLeast(CREATES_PER_S), rate);
+            all.push((name, AtLeast(CREATES_PER_S), ours(parts::CREATES).estimate()));
         } else {
             // This machine is too slow for the rate.
-            let by_dir = of(series, small::CREATES, OURS, delay).by(dir);
-            report.target(format!("{name}: by a volume of a directory"), Bound::AtLeast(OF_BARE), by_dir);
+            let by_dir = ours(parts::CREATES).by(dir);
+            all.push((format!("{name}: by a volume of a directory"), AtLeast(OF_BARE), by_dir));
         }
-        let requests = of(series, small::REQUESTS, OURS, delay).estimate();
-        report.target(row(small::REQUESTS, delay), Bound::AtMost(REQUESTS_PER_1000_FILES), requests);
-        let by_put = of(series, syncs::SYNC, OURS, delay).by(of(series, syncs::SYNC, BARE, delay));
-        report.target(format!("{}: by one PUT", row(syncs::SYNC, delay)), Bound::AtMost(BY_PUT), by_put);
-        let by_one = of(series, syncs::PUTS_OF_ALL, OURS, delay).by(of(series, syncs::PUTS, OURS, delay));
-        report.target(
-            format!("{}: by those of one", row(syncs::PUTS_OF_ALL, delay)),
-            Bound::AtMost(BY_ONE_SYNC),
-            by_one,
-        );
-        let requests = of(series, trees::LIST_REQUESTS, OURS, delay).quantile(1.0).map(Estimate::exactly);
-        report.target(row(trees::LIST_REQUESTS, delay), Bound::AtMost(LIST_REQUESTS), requests);
+        all.push((row(parts::REQUESTS, delay), AtMost(20.0), ours(parts::REQUESTS).estimate()));
+        let by_put = ours(parts::SYNC).by(of(series, parts::SYNC, BARE, delay));
+        all.push((format!("{}: by one PUT", row(parts::SYNC, delay)), AtMost(1.3), by_put));
+        let by_one = ours(parts::PUTS_OF_ALL).by(ours(parts::PUTS));
+        all.push((format!("{}: by those of one", row(parts::PUTS_OF_ALL, delay)), AtMost(4.0), by_one));
+        let requests = ours(parts::LIST_REQUESTS).quantile(1.0).map(Estimate::exactly);
+        all.push((row(parts::LIST_REQUESTS, delay), AtMost(200.0), requests));
     }
     for (delay, per_s) in idle {
-        let name = row("requests per s while idle", *delay);
-        report.target(name, Bound::AtMost(IDLE_REQUESTS_PER_S), Estimate::exactly(*per_s));
+        all.push((row(IDLE, *delay), AtMost(1.0), Some(Estimate::exactly(*per_s))));
     }
-    let beside = |peak: &Peak| mib(peak.object_volume) - mib(peak.dir_volume);
     if let [few, many] = peaks {
+        let beside = |peak: &Peak| mib(peak.object_volume) - mib(peak.dir_volume);
+        let (held, growth) = (beside(many), beside(many) - beside(few));
         let name = format!("memory beside that of a volume of a directory with {} files, MiB", many.files);
-        report.target(name, Bound::AtMost(MEMORY_MIB), Estimate::exactly(beside(many)));
+        // The sum of the limits in docs/OBJECT.md.
+        all.push((name, AtMost(516.0), Some(Estimate::exactly(held))));
         let name = format!("its growth from {} to {} files, MiB", few.files, many.files);
-        report.target(name, Bound::AtMost(GROWTH_MIB), Estimate::exactly(beside(many) - beside(few)));
+        all.push((name, AtMost(16.0), Some(Estimate::exactly(growth))));
     }
+    all.into_iter().for_each(|(name, bound, reached)| report.target(name, bound, reached));
 }
 
 fn of<'s>(series: &'s Series, what: &str, column: &'static str, delay: Delay) -> &'s Samples {

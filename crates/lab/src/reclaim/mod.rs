@@ -5,21 +5,21 @@
 //! reserve; only the engine keeps some of them free.
 
 mod policies;
-mod subject;
 mod traces;
 
-use anyhow::Result;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use slackwater::backend::MemBackend;
+use slackwater::{Engine, File, Memcg, PAGE_BYTES, ReadRequest, SuperBlock, Tunables};
+use slackwater_arena::Pool;
 use slackwater_backends::Random;
 
 use self::policies::NAMES;
-use self::subject::Subject;
 use self::traces::{Kind, Zipf};
-use crate::harness::samples::ratio;
-use crate::harness::{Bars, Bound, Options, Report, Samples, Series, Source, Table, figure, median_estimate, rounds};
-use crate::interrupt;
-
-const ABOUT: &str = "Which pages a small cache keeps: hits on traces of single pages, beside policies that track every page, and what an \
-     eviction costs.";
+use crate::harness::{AtLeast, AtMost, Options, Report, Series, Source, Table, median_estimate, rounds};
+use crate::{interrupt, rig};
 
 const ARENA_BYTES: u64 = 32 << 20;
 /// Enough for every trace.
@@ -30,14 +30,12 @@ const WARM_UP: usize = 4;
 const CHECK: usize = 1 << 16;
 const ENGINE: &str = "engine";
 const LRU: &str = NAMES[0];
+const SUBJECTS: [&str; 4] = [ENGINE, LRU, NAMES[1], NAMES[2]];
 
-/// Lower bounds: hits divided by those of LRU, without scans, where there is nothing to gain, and with scans.
-const BY_LRU: f64 = 0.99;
-const BY_LRU_WITH_SCANS: f64 = 1.02;
-/// Lower bound: hits of a tenant beside one that reads four times the cache, divided by its hits alone.
-const BESIDE_SCAN: f64 = 0.95;
-/// Upper bound: time of the eviction of a page.
-const EVICTION_NS_MAX: f64 = 300.0;
+/// The row of a tenant, and its subjects: alone, and while another tenant reads four times the cache.
+const TENANT: &str = "hits of a tenant, %";
+const ALONE: &str = "alone";
+const BESIDE: &str = "beside a scan";
 
 /// How streams are read: the name, the arena as a multiple of [`ARENA_BYTES`], and whether threads evict in the background.
 const STREAMS: [(&str, u64, bool); 3] = [
@@ -45,71 +43,58 @@ const STREAMS: [(&str, u64, bool); 3] = [
     ("evicting, by the reader", 1, false),
     ("evicting, in the background too", 1, true),
 ];
+/// The row of the streams.
+const STREAM: &str = "reading a stream, ns per page";
 
 /// Runs the experiment.
-pub(crate) fn run(options: &Options) -> Result<Report> {
-    let mut report = Report::with("reclaim", ABOUT, None, options.seed, Some(options.rounds()));
-    let mut hits = Series::default();
-    rounds::run("traces", options.rounds(), &Kind::ALL, |round, kind| measure(*kind, options, round, &mut hits))?;
-    let (mut alone, mut beside) = (Samples::default(), Samples::default());
+pub(crate) fn run(options: &Options, report: &mut Report) -> Result<()> {
+    let series = &mut report.series;
+    rounds::run("traces", options.rounds(), &Kind::ALL, |round, kind| measure(*kind, options, round, series))?;
     rounds::run("tenants", options.rounds(), &[()], |round, ()| {
-        let [first, second] = tenants(options, round)?;
-        alone.push(first);
-        beside.push(second);
+        let [alone, beside] = tenants(options, round)?;
+        series.add(TENANT, ALONE, alone);
+        series.add(TENANT, BESIDE, beside);
         Ok(())
     })?;
-    let mut stream_ns: [Samples; STREAMS.len()] = Default::default();
-    rounds::run("streams", options.rounds(), &[0, 1, 2], |_, number| {
-        let (_, times, background) = STREAMS[*number];
-        stream_ns[*number].push(read_stream(times, background)?);
+    rounds::run("streams", options.rounds(), &STREAMS, |_, (name, times, background)| {
+        series.add(STREAM, name, read_stream(*times, *background)?);
         Ok(())
     })?;
+    publish(report);
+    Ok(())
+}
 
-    let subjects = [ENGINE].into_iter().chain(NAMES);
-    let all: Vec<&'static str> = subjects.clone().collect();
-    report.plot(Bars::of("Hits, %", &hits, &all, Kind::ALL.map(Kind::name), str::to_owned));
-    let mut table = Table::new(
-        "Hits per read of single pages, %, medians of the rounds",
-        format!("| {ENGINE} | {}", NAMES.join(" | ")),
-    );
-    for kind in Kind::ALL.map(Kind::name) {
-        table.row(&kind).figures(subjects.clone().map(|name| hits.median(&kind, name)));
+/// Adds the tables, plots and targets.
+fn publish(report: &mut Report) {
+    report.bars("Hits, %", &SUBJECTS, Kind::ALL.map(Kind::name), str::to_owned);
+    report.medians("Hits per read of single pages, %, medians of the rounds", &SUBJECTS, Kind::ALL.map(Kind::name));
+    let [free, by_reader, in_background] = STREAMS.map(|(name, ..)| report.series.of(STREAM, name).all());
+    // The time beyond that of a stream into free frames.
+    let eviction = |ns: &[f64]| median_estimate(&ns.iter().zip(&free).map(|(ns, free)| ns - free).collect::<Vec<_>>());
+    let (cost, background) = (eviction(&by_reader), eviction(&in_background));
+    let mut table = Table::new("Reading a stream, ns per page", " | all | eviction");
+    for ((name, ..), eviction) in STREAMS.into_iter().zip([None, Some(cost.value), Some(background.value)]) {
+        table.row(name).figures([report.series.median(STREAM, name), eviction]);
     }
     report.table(table);
-
-    let [free, by_reader, in_background] = stream_ns;
-    let eviction = |ns: &Samples| -> Vec<f64> { ns.all().iter().zip(free.all()).map(|(ns, free)| ns - free).collect() };
-    let cost = median_estimate(&eviction(&by_reader));
-    let mut table = Table::new("Reading a stream, ns per page", " | all | eviction");
-    table.row(STREAMS[0].0).figure(free.median());
-    table.row(STREAMS[1].0).figures([by_reader.median(), Some(cost.value)]);
-    let background = median_estimate(&eviction(&in_background)).value;
-    table.row(STREAMS[2].0).figures([in_background.median(), Some(background)]);
-    report.table(table);
-
     for kind in Kind::ALL {
-        let of = |name| hits.of(&kind.name(), name).all();
-        report.figure(kind.name(), serde_json::json!({ "engine": of(ENGINE), "policies": NAMES.map(of) }));
         let bound = match kind {
-            Kind::Zipf { .. } => BY_LRU,
-            Kind::Scans { .. } => BY_LRU_WITH_SCANS,
+            // There is nothing to gain without scans.
+            Kind::Zipf { .. } => 0.99,
+            Kind::Scans { .. } => 1.02,
             Kind::Loop { .. } | Kind::Moving { .. } => continue,
         };
-        let title = format!("hits on {}, by LRU", kind.name());
-        report.target(title, Bound::AtLeast(bound), hits.ratio(&kind.name(), ENGINE, LRU));
+        let by_lru = report.series.ratio(&kind.name(), ENGINE, LRU);
+        report.target(format!("hits on {}, by LRU", kind.name()), AtLeast(bound), by_lru);
     }
-    let left = ratio(&beside.all(), &alone.all());
-    report.target("a tenant's hits beside a scan, by its hits alone", Bound::AtLeast(BESIDE_SCAN), left);
-    report.target("eviction by the reader, ns per page", Bound::AtMost(EVICTION_NS_MAX), cost);
-    let one = |kind: String| {
-        Some(format!("{kind} {} (LRU {})", figure(hits.median(&kind, ENGINE)?), figure(hits.median(&kind, LRU)?)))
-    };
-    let all: Vec<String> = Kind::ALL.map(Kind::name).into_iter().filter_map(one).collect();
-    let text = format!("Hits, %: {}. Eviction by the reader: {} ns per page.", all.join("; "), figure(cost.value));
-    report.finding(Source::Ours, text);
-    let json = serde_json::json!({ "free": free.all(), "reader": by_reader.all(), "background": in_background.all() });
-    report.figure("stream_ns", json);
-    Ok(report)
+    let left = report.series.ratio(TENANT, BESIDE, ALONE);
+    report.target("a tenant's hits beside a scan, by its hits alone", AtLeast(0.95), left);
+    report.target("eviction by the reader, ns per page", AtMost(300.0), cost);
+    for subject in [ENGINE, LRU] {
+        let hits = Kind::ALL.map(|kind| (kind.name(), report.series.median(&kind.name(), subject)));
+        report.finding(Source::Ours, format!("Hits of {subject}, %"), hits);
+    }
+    report.finding(Source::Ours, "Eviction by the reader", [("ns per page", Some(cost.value))]);
 }
 
 /// One trace, by the engine and by each policy.
@@ -169,4 +154,61 @@ fn read_stream(times: u64, background: bool) -> Result<f64> {
     let time = subject.stream(pages)?;
     subject.end()?;
     Ok(time.as_nanos() as f64)
+}
+
+/// Bytes of a read of [`Subject::stream`].
+const STREAM_BYTES: usize = 1 << 20;
+
+struct Subject {
+    engine: Engine,
+    volume: Arc<SuperBlock>,
+    file: File,
+    page: Vec<u8>,
+}
+
+impl Subject {
+    /// An arena of `arena_bytes`, and a sparse file of `pages` pages. With `background`, threads free frames.
+    fn new(arena_bytes: u64, pages: u64, background: bool) -> Result<Self> {
+        let flusher_threads = if background { Tunables::default().flusher_threads } else { 0 };
+        // Without readahead, so that only the pages of the trace are read.
+        let tunables = Tunables { flusher_threads, readahead_pages: 0, ..Tunables::default() };
+        let engine = rig::engine(arena_bytes, tunables)?;
+        let volume = rig::mount(&engine, "reclaim", Arc::new(MemBackend::new()))?;
+        let file = rig::new_file(&volume, "pages")?;
+        file.set_len(pages * PAGE_BYTES)?;
+        Ok(Self { engine, volume, file, page: vec![0; PAGE_BYTES as usize] })
+    }
+
+    /// Pages that fit into the cache: the frames outside the reserve.
+    fn capacity(&self) -> u64 {
+        self.engine.arena().free_frames_in(Pool::Normal)
+    }
+
+    /// Reads a page, charged to `payer`, and returns whether it was cached.
+    fn access(&mut self, payer: &Arc<Memcg>, page: u64) -> Result<bool> {
+        let offset_bytes = page * PAGE_BYTES;
+        if self.file.peek(ReadRequest::at(offset_bytes), self.page.len(), |_| ()).is_some() {
+            return Ok(true);
+        }
+        let read = self.file.read(ReadRequest::at(offset_bytes).memcg(payer), &mut self.page)?;
+        ensure!(read == self.page.len(), "a short read of page {page}");
+        Ok(false)
+    }
+
+    /// Reads the first `pages` in order, in large pieces, and returns the time per page.
+    fn stream(&self, pages: u64) -> Result<Duration> {
+        let mut piece = vec![0; STREAM_BYTES];
+        let start = Instant::now();
+        for offset_bytes in (0..pages * PAGE_BYTES).step_by(STREAM_BYTES) {
+            self.file.read_at(offset_bytes, &mut piece)?;
+        }
+        let time = start.elapsed();
+        let pages = u32::try_from(pages).context("too many pages to stream")?;
+        Ok(time / pages)
+    }
+
+    fn end(self) -> Result<()> {
+        drop(self.file);
+        rig::discard(&self.volume)
+    }
 }

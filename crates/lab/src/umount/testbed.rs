@@ -1,21 +1,24 @@
-//! An engine with one form of unmount, and four volumes in its background.
+//! An engine with one form of unmount, four volumes in its background, each with a writer that syncs every block, and volumes
+//! that are mounted to be unmounted.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use slackwater::backend::{Backend, MemBackend};
-use slackwater::{Engine, Forms, MemcgState, SuperBlock, Tunables, UmountOptions};
+use slackwater::{
+    DrainStats, Engine, File, Forms, Memcg, MemcgState, SuperBlock, Tunables, UmountError, UmountOptions,
+};
 use slackwater_backends::DirBackend;
-use slackwater_sync::rcu;
+use slackwater_sync::rcu::{self, Wait, waits_during};
 use slackwater_sync::shim::Fences;
 
-use super::axes::{Load, Place, Setting};
-use super::writer::Writer;
-use crate::harness::threads::{beside, wait_until};
+use super::{Injected, Load, Place, Scenario, Setting};
+use crate::harness::threads::{at_once, beside, wait_until};
 use crate::rig;
 use crate::scratch::Scratch;
 
@@ -29,9 +32,9 @@ const WARM_UP_BLOCKS: u64 = 16 * BACKGROUND as u64;
 const TIMERS: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_micros(500);
 
-pub(crate) struct Testbed {
-    pub(crate) setting: Setting,
-    pub(crate) engine: Engine,
+pub(super) struct Testbed {
+    pub(super) setting: Setting,
+    pub(super) engine: Engine,
     background: Vec<Background>,
     next_volume: AtomicU64,
     scratch: Scratch,
@@ -46,8 +49,9 @@ struct Background {
 
 impl Testbed {
     /// An engine with its background, and with directories in `home`. Each tenant writes `blocks` before the next one.
-    pub(crate) fn new(home: &Path, setting: Setting, blocks: u64) -> Result<Self> {
-        let rcu = rcu::Options { fences: Fences::Full, coalesce: setting.injected.time(), ..rcu::Options::default() };
+    pub(super) fn new(home: &Path, setting: Setting, blocks: u64) -> Result<Self> {
+        let coalesce = Duration::from_millis(if setting.injected == Injected::Nothing { 0 } else { 12 });
+        let rcu = rcu::Options { fences: Fences::Full, coalesce, ..rcu::Options::default() };
         let forms = Forms { umount: setting.form, rcu, ..Forms::default() };
         let engine = rig::engine_with_forms(ARENA_BYTES, Tunables::default(), forms)?;
         let scratch = Scratch::in_folder(home)?;
@@ -62,7 +66,7 @@ impl Testbed {
     }
 
     /// A new volume, with its directory if it has one.
-    pub(crate) fn mount(&self) -> Result<(Arc<SuperBlock>, Option<PathBuf>)> {
+    pub(super) fn mount(&self) -> Result<(Arc<SuperBlock>, Option<PathBuf>)> {
         let name = format!("volume-{}", self.next_volume.fetch_add(1, Ordering::Relaxed));
         let (backend, path): (Arc<dyn Backend>, _) = match self.setting.place {
             Place::Mem => (Arc::new(MemBackend::new()), None),
@@ -75,7 +79,7 @@ impl Testbed {
     }
 
     /// Does `work` under `load`. Writers and switches have ended when this returns.
-    pub(crate) fn under<T>(&self, load: Load, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(super) fn under<T>(&self, load: Load, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let (written, switched) = (&AtomicU64::new(0), self.engine.inodes_switched());
         let writers = self.background.iter().filter_map(|background| match load {
             Load::Churn => Some(&background.churning),
@@ -97,8 +101,17 @@ impl Testbed {
         Ok(outcome)
     }
 
+    /// Mounts the targets of `scenario` and unmounts them. A target's own writer churns as the background does under `load`.
+    pub(super) fn measure(&self, scenario: Scenario, load: Load, blocks: u64) -> Result<Umounts> {
+        match scenario {
+            Scenario::OwnWriter => with_own_writer(self, load, blocks),
+            Scenario::Quiet => quiet(self, 1),
+            Scenario::EightQuiet => quiet(self, AT_ONCE),
+        }
+    }
+
     /// Offline tenants that still have something in memory. There should be none; timers may hold them for a while.
-    pub(crate) fn tenants_left(&self) -> usize {
+    pub(super) fn tenants_left(&self) -> usize {
         let left = || self.engine.memcgs().iter().filter(|memcg| memcg.state() == MemcgState::Offline).count();
         let start = Instant::now();
         while left() != 0 && start.elapsed() < TIMERS {
@@ -116,4 +129,209 @@ impl Drop for Testbed {
             }
         }
     }
+}
+
+pub(super) const BLOCK_BYTES: usize = 4096;
+
+/// Overwrites a file from its start, again and again. Each block is one round of writeback.
+pub(super) struct Writer {
+    engine: Engine,
+    volume: Arc<SuperBlock>,
+    name: &'static str,
+    /// Blocks that a tenant writes before the next one takes over.
+    blocks: u64,
+    /// `None`: a new tenant each time, which goes offline afterwards.
+    tenant: Option<Arc<Memcg>>,
+}
+
+impl Writer {
+    /// A writer whose tenants come and go, and its file.
+    pub(super) fn churning(engine: &Engine, volume: &Arc<SuperBlock>, blocks: u64) -> Result<Self> {
+        Self::new(engine, volume, "churned", blocks, None)
+    }
+
+    /// A writer with one tenant, and its file.
+    pub(super) fn steady(engine: &Engine, volume: &Arc<SuperBlock>, blocks: u64) -> Result<Self> {
+        Self::new(engine, volume, "steady", blocks, Some(engine.memcg_create("steady", None, None)))
+    }
+
+    fn new(
+        engine: &Engine,
+        volume: &Arc<SuperBlock>,
+        name: &'static str,
+        blocks: u64,
+        tenant: Option<Arc<Memcg>>,
+    ) -> Result<Self> {
+        drop(rig::new_file(volume, name)?);
+        Ok(Self { engine: engine.clone(), volume: Arc::clone(volume), name, blocks, tenant })
+    }
+
+    /// Writes until `stop` and counts blocks in `written`. A fresh tenant is offline when this returns.
+    pub(super) fn run(&self, stop: &AtomicBool, written: &AtomicU64) -> Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            if let Some(tenant) = &self.tenant {
+                self.write_for(tenant, stop, written)?;
+            } else {
+                let fresh = self.engine.memcg_create("fresh", None, None);
+                let outcome = self.write_for(&fresh, stop, written);
+                self.engine.memcg_offline(&fresh);
+                outcome?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_for(&self, memcg: &Arc<Memcg>, stop: &AtomicBool, written: &AtomicU64) -> Result<()> {
+        let inode = self.volume.lookup(&self.volume.root()?, self.name)?;
+        let file = File::open_for(&inode, memcg)?;
+        let block = [5; BLOCK_BYTES];
+        for number in (0..self.blocks).take_while(|_| !stop.load(Ordering::Relaxed)) {
+            file.write_at(number * BLOCK_BYTES as u64, &block)?;
+            file.fsync()?;
+            written.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Some(tenant) = &self.tenant {
+            self.engine.memcg_offline(tenant);
+        }
+    }
+}
+
+/// Volumes that are unmounted at once.
+pub(super) const AT_ONCE: usize = 8;
+/// A target's own writer stops so many blocks into its second tenant: enough foreign rounds for a switch, and some more.
+const BLOCKS_OF_SECOND: u64 = 16;
+
+/// The waits of unmounts.
+#[derive(Clone, Eq, PartialEq, Debug, Default)]
+pub(super) struct Costs {
+    /// How many unmounts made these waits, in this order, as the RCU layer logged them: for grace periods and for callback
+    /// barriers, by the thread that unmounted.
+    pub(super) orders: BTreeMap<Vec<Wait>, u64>,
+    /// How many left an inode that something still referenced.
+    pub(super) busy: u64,
+    // The rest is what the drain itself counts.
+    pub(super) drains: u64,
+    pub(super) flushes: u64,
+    /// Drains that found a switch of their own volume in flight. Only the last form looks.
+    pub(super) waits: u64,
+    pub(super) time: Duration,
+}
+
+impl Costs {
+    fn between(before: &DrainStats, after: &DrainStats) -> Self {
+        Self {
+            drains: after.drains - before.drains,
+            flushes: after.flushes - before.flushes,
+            waits: after.waits - before.waits,
+            time: after.time - before.time,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        other.orders.iter().for_each(|(order, count)| *self.orders.entry(order.clone()).or_default() += count);
+        self.busy += other.busy;
+        self.drains += other.drains;
+        self.flushes += other.flushes;
+        self.waits += other.waits;
+        self.time += other.time;
+    }
+
+    /// Waits of one kind.
+    pub(super) fn rcu_waits(&self, kind: Wait) -> u64 {
+        let of_order = |order: &[Wait]| order.iter().filter(|wait| **wait == kind).count() as u64;
+        self.orders.iter().map(|(order, count)| of_order(order) * count).sum()
+    }
+
+    /// Waits of every kind.
+    pub(super) fn all_rcu_waits(&self) -> u64 {
+        [Wait::Normal, Wait::Expedited, Wait::Barrier].into_iter().map(|kind| self.rcu_waits(kind)).sum()
+    }
+}
+
+/// One unmount, or several at once.
+pub(super) struct Umounts {
+    /// The time of each.
+    pub(super) times: Vec<Duration>,
+    /// The costs of all together.
+    pub(super) costs: Costs,
+}
+
+fn with_own_writer(testbed: &Testbed, load: Load, blocks: u64) -> Result<Umounts> {
+    let target = Target::new(testbed)?;
+    let writer = match load {
+        Load::Churn => Writer::churning(&testbed.engine, &target.volume, blocks)?,
+        Load::Control | Load::Idle => Writer::steady(&testbed.engine, &target.volume, blocks)?,
+    };
+    let written = AtomicU64::new(0);
+    beside([|stop: &AtomicBool| writer.run(stop, &written)], |stop| {
+        wait_until("the target's own writer is too slow", || {
+            ensure!(!stop.load(Ordering::Relaxed), "the target's own writer has failed");
+            Ok(written.load(Ordering::Relaxed) >= blocks + BLOCKS_OF_SECOND)
+        })
+    })?;
+    umount(testbed, &[target])
+}
+
+/// Each target has one file, which one tenant wrote and synced.
+fn quiet(testbed: &Testbed, count: usize) -> Result<Umounts> {
+    let memcg = testbed.engine.memcg_create("quiet", None, None);
+    let targets = (0..count).map(|_| Target::written(testbed, &memcg)).collect::<Result<Vec<_>>>();
+    let outcome = targets.and_then(|targets| umount(testbed, &targets));
+    testbed.engine.memcg_offline(&memcg);
+    outcome
+}
+
+struct Target {
+    volume: Arc<SuperBlock>,
+    path: Option<PathBuf>,
+}
+
+impl Target {
+    fn new(testbed: &Testbed) -> Result<Self> {
+        let (volume, path) = testbed.mount()?;
+        Ok(Self { volume, path })
+    }
+
+    fn written(testbed: &Testbed, memcg: &Arc<Memcg>) -> Result<Self> {
+        let target = Self::new(testbed)?;
+        drop(rig::new_file(&target.volume, "file")?);
+        let inode = target.volume.lookup(&target.volume.root()?, "file")?;
+        let file = File::open_for(&inode, memcg)?;
+        file.write_at(0, &[5; BLOCK_BYTES])?;
+        file.fsync()?;
+        Ok(target)
+    }
+}
+
+/// Unmounts all of `targets` at once, and removes their directories.
+fn umount(testbed: &Testbed, targets: &[Target]) -> Result<Umounts> {
+    let before = testbed.engine.drain_stats();
+    let ended = at_once(targets.iter().collect(), |_, target| {
+        waits_during(|| {
+            let start = Instant::now();
+            let outcome = target.volume.umount(UmountOptions::default());
+            (start.elapsed(), outcome)
+        })
+    });
+    let mut costs = Costs::between(&before, &testbed.engine.drain_stats());
+    let mut times = Vec::new();
+    for ((time, outcome), order) in ended {
+        match outcome {
+            Err(UmountError::BusyInodes(_)) => costs.busy += 1,
+            outcome => outcome.context("cannot unmount a target")?,
+        }
+        times.push(time);
+        *costs.orders.entry(order).or_default() += 1;
+    }
+    for path in targets.iter().filter_map(|target| target.path.as_deref()) {
+        fs::remove_dir_all(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    Ok(Umounts { times, costs })
 }

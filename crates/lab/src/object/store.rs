@@ -1,17 +1,222 @@
-//! The file systems that are compared: an object volume, a volume of a directory, and others on the same S3 server.
+//! The store and its clients.
+//!
+//! There is an S3 server for each delay, which counts the requests of every client. Its clients are a bare one, without a file
+//! system, and the file systems that are compared: an object volume, a volume of a directory, and others on the same server.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::future::Future;
 use std::io::Write;
+use std::ops::Sub;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStoreExt, PutPayload};
+use rustix::fs::{Advice, fadvise, syncfs};
+use slackwater_s3_server::Server as S3Server;
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
-use super::server::{ACCESS_KEY, Delay, REGION, SECRET_KEY, Servers};
 use crate::fuse::{Mounted, OURS, RCLONE, Server, arena_in, mountpoint_in, on_path, tied};
+use crate::harness::axis;
 use crate::programs;
+use crate::scratch::{Scratch, make_directory};
+
+pub(super) use slackwater_s3_server::{ACCESS_KEY, SECRET_KEY};
+
+/// The bucket of the bare store.
+pub(super) const BUCKET: &str = "bare";
+pub(super) const REGION: &str = "us-east-1";
+
+axis! {
+    /// How long a server waits before it looks at a request.
+    pub(super) enum Delay {
+        Short = "1 ms",
+        Long = "30 ms",
+    }
+}
+
+impl Delay {
+    fn time(self) -> Duration {
+        match self {
+            Self::Short => Duration::from_millis(1),
+            Self::Long => Duration::from_millis(30),
+        }
+    }
+
+    /// For names of files and buckets.
+    pub(super) fn tag(self) -> String {
+        self.name().replace(' ', "-")
+    }
+}
+
+/// Requests that a server has received.
+#[derive(Copy, Clone, Default, Eq, PartialEq, Debug)]
+pub(super) struct Requests {
+    pub(super) puts: u64,
+    pub(super) all: u64,
+}
+
+impl Sub for Requests {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self { puts: self.puts - earlier.puts, all: self.all - earlier.all }
+    }
+}
+
+/// A server for each delay.
+pub(super) struct Servers {
+    short: S3Server,
+    long: S3Server,
+}
+
+impl Servers {
+    /// Starts them. They keep their objects in new directories of `home`.
+    pub(super) fn start(home: &Scratch) -> Result<Self> {
+        let start = |delay: Delay| -> Result<S3Server> {
+            let root = home.subdirectory(&format!("s3-{}", delay.tag()))?;
+            let server = S3Server::start_in(&root, BUCKET).context("cannot start an S3 server")?;
+            server.set_delay(delay.time());
+            Ok(server)
+        };
+        Ok(Self { short: start(Delay::Short)?, long: start(Delay::Long)? })
+    }
+
+    fn server(&self, delay: Delay) -> &S3Server {
+        match delay {
+            Delay::Short => &self.short,
+            Delay::Long => &self.long,
+        }
+    }
+
+    /// The URL for clients.
+    pub(super) fn endpoint(&self, delay: Delay) -> String {
+        format!("http://{}", self.server(delay).address())
+    }
+
+    /// Requests so far.
+    pub(super) fn requests(&self, delay: Delay) -> Requests {
+        let [puts, others @ ..] =
+            ["PUT", "GET", "HEAD", "DELETE", "POST"].map(|method| self.server(delay).requests(method));
+        Requests { puts, all: puts + others.iter().sum::<u64>() }
+    }
+
+    /// Makes an empty bucket.
+    pub(super) fn make_bucket(&self, delay: Delay, name: &str) -> Result<()> {
+        make_directory(&self.object(delay, name))
+    }
+
+    /// Writes what the servers have to the disk, and takes it out of the page cache. Otherwise the kernel would have to
+    /// find memory for the objects of one turn among those of all turns before it, and write them as well.
+    pub(super) fn settle(&self) -> Result<()> {
+        let roots = [self.short.root(), self.long.root()];
+        for root in roots {
+            let directory = File::open(root).with_context(|| format!("cannot open {}", root.display()))?;
+            syncfs(directory).context("syncfs")?;
+        }
+        roots.into_iter().for_each(uncache);
+        Ok(())
+    }
+
+    /// The server's file of an object, whose name begins with its bucket.
+    pub(super) fn object(&self, delay: Delay, name: impl AsRef<Path>) -> PathBuf {
+        self.server(delay).root().join(name)
+    }
+}
+
+/// Takes the files below `path` out of the page cache. Those that are removed meanwhile need no more memory either.
+fn uncache(path: &Path) {
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            uncache(&path);
+        } else if let Ok(file) = File::open(path) {
+            let _ = fadvise(file, 0, None, Advice::DontNeed);
+        }
+    }
+}
+
+/// The size of the segments that object volumes write.
+const OBJECT_BYTES: u64 = 8 << 20;
+/// Requests at once.
+const PARALLEL: usize = 16;
+
+/// A client of the store.
+pub(super) struct Bare {
+    runtime: Runtime,
+    store: Arc<AmazonS3>,
+}
+
+impl Bare {
+    pub(super) fn connect(s3: &Servers, delay: Delay) -> Result<Self> {
+        let builder = AmazonS3Builder::new()
+            .with_endpoint(s3.endpoint(delay))
+            .with_allow_http(true)
+            .with_bucket_name(BUCKET)
+            .with_region(REGION)
+            .with_access_key_id(ACCESS_KEY)
+            .with_secret_access_key(SECRET_KEY);
+        let store = Arc::new(builder.build().context("cannot make a client of the store")?);
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        Ok(Self { runtime, store })
+    }
+
+    /// Writes `bytes` in objects of 8 MiB.
+    pub(super) fn put(&self, bytes: u64) -> Result<Duration> {
+        let payload = PutPayload::from(vec![5; OBJECT_BYTES as usize]);
+        self.each(bytes / OBJECT_BYTES, |store, path| {
+            let payload = payload.clone();
+            async move { store.put(&path, payload).await.map(drop) }
+        })
+    }
+
+    /// Reads the `bytes` that [`put`](Self::put) has written.
+    pub(super) fn get(&self, bytes: u64) -> Result<Duration> {
+        self.each(bytes / OBJECT_BYTES, |store, path| async move { store.get(&path).await?.bytes().await.map(drop) })
+    }
+
+    /// Writes one small object.
+    pub(super) fn put_small(&self, bytes: usize) -> Result<Duration> {
+        let (path, payload) = (ObjectPath::from("small"), PutPayload::from(vec![5; bytes]));
+        let start = Instant::now();
+        self.runtime.block_on(self.store.put(&path, payload))?;
+        Ok(start.elapsed())
+    }
+
+    /// Calls `request` for each of `count` objects, and returns the time of all.
+    fn each<F>(&self, count: u64, request: impl Fn(Arc<AmazonS3>, ObjectPath) -> F) -> Result<Duration>
+    where
+        F: Future<Output = object_store::Result<()>> + Send + 'static,
+    {
+        let slots = Arc::new(Semaphore::new(PARALLEL));
+        let start = Instant::now();
+        self.runtime.block_on(async {
+            let mut requests = JoinSet::new();
+            for number in 0..count {
+                let (slot, path) = (slots.clone().acquire_owned().await?, ObjectPath::from(format!("large/{number}")));
+                let request = request(self.store.clone(), path);
+                requests.spawn(async move {
+                    let _slot = slot;
+                    request.await
+                });
+            }
+            while let Some(ended) = requests.join_next().await {
+                if let Err(error) = ended.context("a request has panicked")? {
+                    bail!("the bare store: {error}");
+                }
+            }
+            Ok(())
+        })?;
+        Ok(start.elapsed())
+    }
+}
 
 /// The column of a volume of ours whose source is a directory.
 pub(super) const DIR: &str = "dir volume";
