@@ -18,8 +18,9 @@ use syn::visit_mut::{self, VisitMut};
 use syn::{Attribute, Field, Fields, File, ImplItem, Item, ItemImpl, Meta, Type, Visibility, parse_quote};
 
 /// Folder and name of each crate whose public API is listed.
-pub(crate) const CRATES: [(&str, &str); 5] = [
+pub(crate) const CRATES: [(&str, &str); 6] = [
     ("crates/sync", "slackwater-sync"),
+    ("crates/host", "slackwater-host"),
     ("crates/arena", "slackwater-arena"),
     ("crates/engine", "slackwater"),
     ("crates/backends", "slackwater-backends"),

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 
+use slackwater_host::{Scope, smallest_limit};
 use slackwater_sync::shim::Arc;
 
 use crate::arena::Arena;
@@ -11,7 +12,6 @@ use crate::error::ArenaError;
 use crate::filling::{Filler, Filling, Plan};
 use crate::header;
 use crate::layout::Layout;
-use crate::limits::{self, Scope};
 use crate::mapping::Mapping;
 use crate::source::{self, ArenaFile, ArenaSource, FileSystem, Watch};
 
@@ -97,11 +97,11 @@ struct New {
 impl New {
     /// Checks that the memory is available.
     fn reserve(config: &ArenaConfig) -> Result<Self, ArenaError> {
-        limits::check(config.frames_bytes, Scope::Machine)?;
+        check(config.frames_bytes, Scope::Machine)?;
         config.layout(1)?; // Before a file is touched.
         let (fd, file_system, block_bytes) = source::make(&config.source)?;
         let layout = config.layout(block_bytes)?;
-        limits::check(
+        check(
             layout.file_bytes,
             match file_system {
                 FileSystem::Tmpfs => Scope::Charged,
@@ -110,6 +110,17 @@ impl New {
         )?;
         source::set_length(fd.as_fd(), layout.file_bytes)?;
         Ok(Self { file: ArenaFile::lock(fd)?, file_system, layout })
+    }
+}
+
+/// Refuses `needed_bytes` if they exceed a limit of `scope`. The memory of an arena never shrinks, so one that does not
+/// fit would cause an OOM kill at some later time.
+fn check(needed_bytes: u64, scope: Scope) -> Result<(), ArenaError> {
+    match smallest_limit(scope) {
+        Some(limit) if needed_bytes > limit.bytes => {
+            Err(ArenaError::TooLarge { needed_bytes, limit_bytes: limit.bytes, limit_name: limit.name })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -16,8 +16,7 @@
 //! * `create`: a new file, and `filling`: the memory of an arena that is used before all of it is allocated.
 //! * `open`, `validate`, `survivors`: from any bytes to a list of dirty pages and a list of damaged records, or to an
 //!   error that names the field.
-//! * `source`, `limits`, `config`: the file and its maximum size. `mountinfo` and [`size`], for other crates too: the
-//!   list of mounts, and byte sizes as text.
+//! * `source`, `config`: the file and its size.
 
 mod arena;
 mod bundle;
@@ -33,14 +32,11 @@ mod huge_pages;
 mod ids;
 mod inode_table;
 mod layout;
-mod limits;
 mod mapping;
-mod mountinfo;
 mod open;
 mod prefetch;
 mod record;
 mod run_allocator;
-pub mod size;
 mod source;
 mod survivors;
 mod validate;
@@ -57,9 +53,7 @@ pub use frame_pools::Pool;
 pub use ids::{FileHandleBytes, FrameId, InodeSlot, SHORT_BYTES_MAX, ShortBytes, VolumeId, VolumeSlot};
 pub use inode_table::{InodeRecord, SourceStamp};
 pub use layout::FRAME_BYTES;
-pub use limits::{MemoryLimits, memory_cgroups, memory_limits};
 pub use mapping::{FrameRead, FrameWrite};
-pub use mountinfo::MountInfo;
 pub use prefetch::prefetch_line;
 pub use run_allocator::RUN_FRAMES;
 pub use source::ArenaSource;

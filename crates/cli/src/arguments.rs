@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::containers::arguments::{CsiArguments, DockerPluginArguments};
 use crate::control::protocol::Transport;
@@ -141,7 +141,7 @@ pub(crate) struct DaemonArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Size of the cache that all volumes share, such as 2GiB [default: as for mount]
-    #[arg(long, value_name = "SIZE", value_parser = slackwater_arena::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = slackwater_host::size::parse)]
     pub(crate) cache: Option<u64>,
     /// File on tmpfs that holds the cache [default: one per socket in /dev/shm/slackwater-UID]
     #[arg(long, value_name = "FILE")]
@@ -257,7 +257,7 @@ pub(crate) struct MountArguments {
     ///
     /// The default is 1/8 of the memory, but at most half of the available memory and of this cgroup's limit, and at
     /// most 3/4 of the free space in /dev/shm.
-    #[arg(long, value_name = "SIZE", value_parser = slackwater_arena::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = slackwater_host::size::parse)]
     pub(crate) cache: Option<u64>,
     /// Percentage of the cache that may hold unwritten data [default: 20]
     ///

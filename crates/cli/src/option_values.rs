@@ -21,7 +21,7 @@ pub(crate) fn parse_tenant_limit(text: &str) -> Result<(PathBuf, u64), String> {
     if tenant.is_empty() {
         return Err("no tenant before the limit; write for example /containers/a=64MiB".to_owned());
     }
-    let bytes = slackwater_arena::size::parse(size).map_err(|error| error.to_string())?;
+    let bytes = slackwater_host::size::parse(size).map_err(|error| error.to_string())?;
     Ok((tenant.into(), bytes))
 }
 
@@ -54,14 +54,14 @@ pub(crate) fn parse_follow(text: &str) -> Result<Duration, &'static str> {
 
 /// Parses a number of bytes per second. Less would not carry one request within its time limit.
 pub(crate) fn parse_upload_limit(text: &str) -> Result<u64, String> {
-    let bytes = slackwater_arena::size::parse(text).map_err(|error| error.to_string())?;
+    let bytes = slackwater_host::size::parse(text).map_err(|error| error.to_string())?;
     let is_enough = bytes >= 64 << 10;
     is_enough.then_some(bytes).ok_or_else(|| "must be at least 64KiB; write for example 50MiB".to_owned())
 }
 
 /// Parses the most bytes of a volume that are not durable. A write may have 1 MiB.
 pub(crate) fn parse_dirty_limit(text: &str) -> Result<u64, String> {
-    let bytes = slackwater_arena::size::parse(text).map_err(|error| error.to_string())?;
+    let bytes = slackwater_host::size::parse(text).map_err(|error| error.to_string())?;
     (bytes >= 1 << 20).then_some(bytes).ok_or_else(|| "must be at least 1MiB; write for example 64MiB".to_owned())
 }
 

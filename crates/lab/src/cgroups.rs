@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use slackwater_fuse::tenants::{Hierarchy as Mounted, Layout};
+use slackwater_host::cgroup::{Hierarchy as Mounted, Layout};
 
 /// Our top-level cgroups, for an end of the process without unwinding.
 static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());

@@ -22,7 +22,7 @@ pub(crate) fn engine_with_forms(arena_bytes: u64, tunables: Tunables, forms: For
 /// The same with more settings of the arena.
 pub(crate) fn engine_in(config: &ArenaConfig, tunables: Tunables, forms: Forms) -> Result<Engine> {
     let arena = Arena::create(config)
-        .with_context(|| format!("cannot create a cache of {}", slackwater_arena::size::text(config.frames_bytes)))?;
+        .with_context(|| format!("cannot create a cache of {}", slackwater_host::size::text(config.frames_bytes)))?;
     Ok(Engine::with_forms(arena, Survivors::default(), Arc::new(SystemClock), tunables, forms))
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use rustix::mount::{UnmountFlags, unmount};
-use slackwater_arena::MountInfo;
+use slackwater_host::MountInfo;
 
 /// The directories that exist, each with the folders that were made for it, for an end of the process without unwinding.
 static LIVE: Mutex<Vec<(PathBuf, Vec<PathBuf>)>> = Mutex::new(Vec::new());

@@ -33,7 +33,7 @@ pub(crate) fn in_own_mounts<T: Send>(work: impl FnOnce() -> Result<T> + Send) ->
 #[cfg(test)]
 fn detach_copies() -> Result<()> {
     let mounts = std::fs::read("/proc/thread-self/mountinfo").context("cannot read the mounts")?;
-    for copy in slackwater_arena::MountInfo::all(&mounts).filter(|mount| mount.kind == "fuse.slackwater") {
+    for copy in slackwater_host::MountInfo::all(&mounts).filter(|mount| mount.kind == "fuse.slackwater") {
         let _ = rustix::mount::unmount(&copy.point, rustix::mount::UnmountFlags::DETACH); // it may be gone, with its directory
     }
     Ok(())

@@ -54,7 +54,7 @@ pub(super) fn printable(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust().filter(|file| file.is_in(&PRINTS)) {
         for (number, _) in file.product_lines().filter(|(_, line)| line.code.contains(".display()")) {
-            let message = "a path may hold anything: print it with `.printable()` of `slackwater_fuse::Printable`";
+            let message = "a path may hold anything: print it with `.printable()` of `slackwater_host::Printable`";
             findings.push(Finding::new(&file.path, number, message));
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::arguments::DaemonSocket;
 use crate::commands::target::{SILENCE, Target, ask_each, no_daemon};

@@ -1,7 +1,7 @@
 //! `slackwater ls`.
 
-use slackwater_arena::size;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::arguments::QueryArguments;
 use crate::commands::status::describe_kept;

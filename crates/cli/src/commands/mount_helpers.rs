@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use slackwater_arena::MountInfo;
-use slackwater_fuse::Printable as _;
+use slackwater_host::MountInfo;
+use slackwater_host::Printable as _;
 
 use crate::exit::{Failure, Reason};
 use crate::os::mount_table::{is_slackwater, mount_at};

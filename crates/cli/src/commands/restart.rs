@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::arguments::{DaemonSocket, RestartArguments};
 use crate::commands::long_requests::{died, each, targets};

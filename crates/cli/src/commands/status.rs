@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use slackwater_arena::size;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::arguments::StatusArguments;
 use crate::commands::survey::Survey;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::arguments::DaemonSocket;
 use crate::control::client::{ANSWER_WITHIN, Conversation, ask, is_cut_off};

@@ -2,8 +2,8 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use slackwater_arena::size;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::arguments::UmountArguments;
 use crate::commands::long_requests::{converse, each, process_died, targets};

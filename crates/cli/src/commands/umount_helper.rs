@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::geteuid;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::arguments::DaemonSocket;
 use crate::commands::long_requests::converse;

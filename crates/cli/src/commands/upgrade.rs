@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::arguments::UpgradeArguments;
 use crate::commands::long_requests::each;

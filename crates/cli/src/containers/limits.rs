@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::exit::Failure;
 use crate::option_values::{parse_dirty_limit, parse_duration, parse_upload_limit};

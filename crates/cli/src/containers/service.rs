@@ -6,7 +6,7 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 use tokio::sync::oneshot;
 
 use crate::containers::endpoint::Endpoint;

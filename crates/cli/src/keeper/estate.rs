@@ -7,7 +7,8 @@ use std::path::Path;
 
 use rustix::fs::major;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use slackwater_fuse::{Printable as _, is_closed, local_stat};
+use slackwater_fuse::is_closed;
+use slackwater_host::{Printable as _, local_stat};
 
 use crate::control::protocol::{FailedUpgrade, VolumeOptions};
 use crate::exit::Failure;

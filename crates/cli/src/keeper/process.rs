@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, setsid};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::commands::mount::background::{self, Departure};
 use crate::exit::{Failure, Reason};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::control::protocol::FailedUpgrade;
 

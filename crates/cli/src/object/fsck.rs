@@ -5,8 +5,8 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use slackwater_arena::size;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 use slackwater_object::{FsckOptions, FsckReport, VolumeError, fsck};
 
 use crate::exit::{Failure, Reason};

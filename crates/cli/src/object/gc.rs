@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use slackwater_arena::size;
+use slackwater_host::size;
 use slackwater_object::{GcOptions, VolumeError, gc};
 
 use crate::exit::Failure;

@@ -49,7 +49,7 @@ pub(crate) use self::{
 };
 
 #[cfg(feature = "object")]
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::exit::Failure;
 

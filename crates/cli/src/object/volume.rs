@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use slackwater::backend::Backend;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 use slackwater_object::{ObjectBackend, OpenOptions, Role, VolumeError};
 
 use crate::control::protocol::{ObjectRole, ObjectStatus, VolumeOptions};

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use slackwater_arena::MountInfo;
 use slackwater_fuse::{abort_connection, is_closed};
+use slackwater_host::MountInfo;
 
 use crate::os::mount_table::mount_at;
 

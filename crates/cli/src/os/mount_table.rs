@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
-use slackwater_arena::MountInfo;
+use slackwater_host::MountInfo;
 
 /// M2.
 const AGE_MAX: Duration = Duration::from_secs(1);

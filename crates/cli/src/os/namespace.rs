@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::exit::Failure;
 

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
-use slackwater_fuse::local_stat;
+use slackwater_host::local_stat;
 
 /// Why this process should end.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]

@@ -16,7 +16,7 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
-use slackwater_arena::MountInfo;
+use slackwater_host::MountInfo;
 
 use crate::os::mount_table::{MountTable, is_slackwater, mount_at};
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use humantime::format_duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use slackwater_arena::size;
+use slackwater_host::size;
 
 use crate::output::terminal::errln;
 

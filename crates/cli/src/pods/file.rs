@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use super::cgroup::is_pod_uid;
 use super::{Names, PODS_MAX, PodName};

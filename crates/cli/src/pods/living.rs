@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-use slackwater_fuse::tenants::Layout;
+use slackwater_host::cgroup::Layout;
 
 use super::cgroup::pod_uid_of;
 

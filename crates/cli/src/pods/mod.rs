@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::control::protocol::Container;
 use crate::exit::Failure;

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::control::client::is_cut_off;
 use crate::exit::Failure;

@@ -4,8 +4,8 @@
 //! directory above or below is written back as soon as this process owns the source, before any program can write.
 
 use rustix::fs::OFlags;
-use slackwater_arena::size;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::exit::Failure;
 use crate::output::shell;

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::os::sys;
 use crate::source::directory::Directory;

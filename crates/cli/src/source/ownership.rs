@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
-use slackwater_arena::MountInfo;
-use slackwater_fuse::Printable as _;
+use slackwater_host::MountInfo;
+use slackwater_host::Printable as _;
 
 use crate::control::client;
 use crate::control::protocol::{Phase, Reply, Request};

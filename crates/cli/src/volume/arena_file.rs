@@ -21,11 +21,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 use slackwater::{Engine, Rescued, SuperBlock, Tunables, UmountOptions};
-use slackwater_arena::memory_limits;
-use slackwater_arena::size;
-use slackwater_arena::{Arena, ArenaConfig, ArenaError, Filler, MemoryLimits, SurvivingVolume, Survivors};
+use slackwater_arena::{Arena, ArenaConfig, ArenaError, Filler, SurvivingVolume, Survivors};
 use slackwater_backends::SystemClock;
-use slackwater_fuse::Printable as _;
+use slackwater_host::MemoryLimits;
+use slackwater_host::Printable as _;
+use slackwater_host::memory_limits;
+use slackwater_host::size;
 
 use crate::exit::{Failure, Reason};
 use crate::os::private_dir;

@@ -6,7 +6,7 @@ use std::{io, iter};
 
 use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;

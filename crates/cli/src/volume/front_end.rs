@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::{Engine, SuperBlock};
-use slackwater_arena::size;
 use slackwater_backends::SystemClock;
 use slackwater_fuse::Errno;
-use slackwater_fuse::Printable as _;
 use slackwater_fuse::mount::{MountError, MountOptions, Uring};
 pub(crate) use slackwater_fuse::tenants::TenantBy;
 use slackwater_fuse::tenants::{TenantConfig, Tenants};
 use slackwater_fuse::{Hold, Holder, MountVolumeError, MountedError, MountedVolume, Pool, PoolOptions, SessionError};
 pub(crate) use slackwater_fuse::{Kept, MissingFeature, MountPoint, Tenancy, UmountRequest};
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::control::protocol::{Transport, VolumeOptions, Writers};
 use crate::exit::{Failure, Reason};

@@ -15,7 +15,7 @@ use std::sync::mpsc::channel;
 use slackwater::backend::{Backend, Call, Done, Found, Node};
 use slackwater::{BackendError, ErrorKind};
 use slackwater_backends::DirBackend;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 /// Nodes, by the numbers that the kernel has of them.
 pub(crate) type Numbered<T> = Vec<(u64, T)>;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use slackwater::{Rescued, RescuedFrom, SuperBlock};
-use slackwater_arena::size;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::control::protocol::Status;
 use crate::exit::{Failure, Reason};

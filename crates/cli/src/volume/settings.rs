@@ -69,8 +69,8 @@ pub(crate) fn changed(config: TenantConfig, key: &str, value: &str) -> Result<Te
     match (key, value) {
         ("limit", "none") => Ok(TenantConfig { limit_bytes: None, ..config }),
         ("limit", size) => {
-            let bytes = slackwater_arena::size::parse(size)
-                .map_err(|error| Failure::usage(format!("limit={size}: {error}")))?;
+            let bytes =
+                slackwater_host::size::parse(size).map_err(|error| Failure::usage(format!("limit={size}: {error}")))?;
             Ok(TenantConfig { limit_bytes: Some(bytes), ..config })
         }
         ("dontcache", "none") => Ok(TenantConfig { dontcache: None, ..config }),

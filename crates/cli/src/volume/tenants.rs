@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use humantime::format_duration;
 use slackwater::{Engine, MemcgState, SuperBlock, TenantStatus};
-use slackwater_arena::size;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::control::protocol::{Container, REPLY_BYTES_MAX, Status, Tenant, TenantState};
 use crate::pods::Pods;

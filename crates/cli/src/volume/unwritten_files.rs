@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use slackwater::SuperBlock;
 use slackwater::backend::{Backend, Call, NodeKind};
-use slackwater_arena::size;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::control::protocol::{FILES_MAX, LostFile, Reply};
 use crate::source::Source;

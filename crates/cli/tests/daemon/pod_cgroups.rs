@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use slackwater_fuse::tenants::Hierarchy;
+use slackwater_host::cgroup::Hierarchy;
 
 use crate::cgroups::Cgroup;
 use crate::rig::{Process, wait_until};

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::bytes;
 use crate::cgroups::{Cgroup, memory, unified};

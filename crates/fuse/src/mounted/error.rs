@@ -7,10 +7,10 @@ use slackwater::{ErrorKind, FileError, UmountError};
 
 use crate::mount::{self, UnmountError};
 use crate::mounted::holders::{Holder, list};
-use crate::printable::Printable as _;
 use crate::ring::RingError;
 use crate::session::SessionError;
 use crate::takeover::RecordError;
+use slackwater_host::Printable as _;
 
 /// Why a volume is not mounted.
 #[derive(Debug, thiserror::Error)]

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 
-use crate::local_stat::local_stat;
 use crate::mounted::processes::each_process;
-use crate::printable::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::local_stat;
 
 /// A process that uses a mount, and one thing that it uses there.
 #[derive(Clone, Debug, Eq, PartialEq)]

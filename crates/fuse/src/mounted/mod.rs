@@ -58,12 +58,12 @@ use crate::mounted::remount::Writable;
 use crate::mounted::start::Started;
 use crate::negotiate::MissingFeature;
 use crate::pool::Pool;
-use crate::printable::Printable as _;
 use crate::ring::RingError;
 use crate::session::Session;
 use crate::tenancy::Tenancy;
 use crate::volume::Volume;
 use crate::volume::lock_order::{LEAF, UMOUNT};
+use slackwater_host::Printable as _;
 
 pub use error::{MountVolumeError, MountedError};
 pub use holders::{Hold, Holder};

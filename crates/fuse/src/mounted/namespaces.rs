@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{chroot, fchdir};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use slackwater_arena::MountInfo;
+use slackwater_host::MountInfo;
 use slackwater_sync::shim::thread;
 
 use crate::mounted::holders::{Hold, Holder};

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use crate::local_stat::device_at;
 use crate::mount::{self, UnmountError};
 use crate::mounted::namespaces::visit;
+use slackwater_host::device_at;
 
 /// A place where a volume is mounted.
 #[derive(Clone, Debug, Eq, PartialEq)]

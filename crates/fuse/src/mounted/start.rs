@@ -8,7 +8,6 @@ use slackwater_sync::shim::Arc;
 
 use crate::abi::{ROOT_ID, init};
 use crate::coherence::ProbeFile;
-use crate::local_stat::device_at;
 use crate::mount::{self, MountOptions, Uring};
 use crate::mounted::MountVolumeError;
 use crate::negotiate::{InitOptions, MissingFeature};
@@ -18,6 +17,7 @@ use crate::session::Session;
 use crate::takeover::RecordError;
 use crate::transport::DevFuse;
 use crate::volume::{Served, Volume};
+use slackwater_host::device_at;
 
 /// Missing if the probe fails.
 const COHERENCE: MissingFeature = MissingFeature {

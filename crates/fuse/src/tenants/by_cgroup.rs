@@ -12,12 +12,12 @@ use crate::TRANSPORT;
 use crate::tenants::cgroup_walk::CgroupWalk;
 use crate::tenants::cgroups::{CgroupId, Cgroups};
 use crate::tenants::error::{LookupError, TenantsError};
-use crate::tenants::layout::{Hierarchy, Kind, Layout, mounts};
 use crate::tenants::limits::Limits;
 use crate::tenants::thread_cache::{CachedTenant, CachedThread, ThreadCache};
 use crate::tenants::thread_handle::ThreadHandleKind;
 use crate::tenants::watches::Watches;
 use crate::tenants::{Tenant, TenantConfig, TenantId, Watcher, cgroup_names, pid_namespace};
+use slackwater_host::cgroup::{Hierarchy, Kind, Layout};
 
 /// Inode number of a hierarchy's root in kernfs.
 const ROOT: u64 = 1;
@@ -47,7 +47,7 @@ impl ByCgroup {
         if layout == Layout::default() {
             return Err(TenantsError::NoCgroups);
         }
-        let mounts: Vec<_> = mounts(&mountinfo).collect();
+        let mounts: Vec<_> = Hierarchy::all(&mountinfo).collect();
         let config = cgroup_names::by_path(config, &mounts, &layout)?;
         let cgroups = Cgroups::new(layout, Limits::new(config), Watches::new());
         Ok(Self { mounts, ..Self::with_parts(ThreadHandleKind::of_this_kernel(), cgroups, clock) })

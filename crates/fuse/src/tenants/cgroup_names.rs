@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::tenants::TenantConfig;
 use crate::tenants::error::TenantsError;
-use crate::tenants::layout::{Hierarchy, Kind, Layout};
+use slackwater_host::cgroup::{Hierarchy, Kind, Layout};
 
 /// The usual mount point of cgroups.
 const CUSTOMARY: &str = "/sys/fs/cgroup";
@@ -108,7 +108,6 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::tenants::layout::mounts;
 
     /// Directories in place of hierarchies, with a cgroup `/there` in each; removed with the test.
     struct Machine {
@@ -135,7 +134,7 @@ mod tests {
         }
 
         fn mounts(&self) -> Vec<(Option<Kind>, Hierarchy)> {
-            mounts(&self.mountinfo).collect()
+            Hierarchy::all(&self.mountinfo).collect()
         }
 
         fn mountpoint(&self, name: &str) -> String {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use slackwater::Tick;
 
-use crate::tenants::layout::{Hierarchy, Kind};
+use slackwater_host::cgroup::{Hierarchy, Kind};
 
 /// A walk that is older does not know new cgroups.
 const FRESH: Duration = Duration::from_secs(2);

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use slackwater_sync::shim::atomic::{AtomicBool, Ordering};
 
-use crate::printable::Printable as _;
 use crate::tenants::TenantConfig;
 use crate::tenants::config_table::ConfigTable;
-use crate::tenants::layout::{Kind, Layout};
+use slackwater_host::Printable as _;
+use slackwater_host::cgroup::{Kind, Layout};
 
 /// Limits from here on mean unlimited: v1 writes the largest number of whole pages instead of a word.
 const UNLIMITED_BYTES: u64 = 1 << 62;
@@ -32,16 +32,13 @@ impl Limits {
     /// limit of a unified cgroup is in the memory hierarchy.
     pub(super) fn of(&self, layout: &Layout, kind: Kind, path: &Path) -> Option<TenantConfig> {
         let configured = self.configured.get(path);
-        let of_memory = || {
-            let directory = layout.memory.as_ref()?.directory(path)?;
-            self.read(&directory.join("memory.limit_in_bytes"))
+        let of_kind = |kind: Kind| {
+            let directory = layout.hierarchy(kind)?.directory(path)?;
+            self.read(&directory.join(kind.limit_file()))
         };
         let of_cgroup = match kind {
-            Kind::Memory => of_memory(),
-            Kind::Unified => {
-                let directory = layout.unified.as_ref()?.directory(path);
-                directory.and_then(|directory| self.read(&directory.join("memory.max"))).or_else(of_memory)
-            }
+            Kind::Memory => of_kind(Kind::Memory),
+            Kind::Unified => of_kind(Kind::Unified).or_else(|| of_kind(Kind::Memory)),
         };
         let of_cgroup = of_cgroup.flatten().map(TenantConfig::limit);
         configured.into_iter().chain(of_cgroup).reduce(TenantConfig::and)

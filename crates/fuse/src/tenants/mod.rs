@@ -11,7 +11,7 @@
 //! On the unified hierarchy the kernel returns the cgroup's number directly (`PIDFD_GET_INFO`), so a thread that moves
 //! to another cgroup is charged there from its next write on. For a thread whose unified cgroup is the root, the line
 //! of the v1 memory hierarchy in `/proc/PID/cgroup` is read. That takes 24 us and is cached for 1 s. On a kernel
-//! without that call every cgroup is found this way. `layout` determines which hierarchies are mounted and where.
+//! without that call every cgroup is found this way. [`slackwater_host::cgroup`] finds the hierarchies.
 //!
 //! Leaf cgroups are not tenants unless they have a limit. Otherwise a container could create any number of them and get
 //! as many budgets.
@@ -37,9 +37,7 @@ mod cgroup_walk;
 mod cgroups;
 mod config_table;
 mod error;
-mod layout;
 mod limits;
-mod membership;
 mod pid_namespace;
 mod sys;
 #[cfg(test)]
@@ -61,7 +59,6 @@ use by_cgroup::ByCgroup;
 pub use cgroup_names::CgroupNameError;
 use config_table::ConfigTable;
 pub use error::TenantsError;
-pub use layout::{Hierarchy, Layout};
 pub use watcher::Watcher;
 
 /// The kind of tenants that writes are charged to.

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use slackwater::{ManualClock, Timestamp};
+use slackwater_host::cgroup::{Hierarchy, Layout};
 
 use super::by_cgroup::ByCgroup;
 use super::cgroups::Cgroups;

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::tenants::error::LookupError;
-use crate::tenants::membership::Membership;
 use crate::tenants::sys::pidfd_cgroup_id;
+use slackwater_host::cgroup::Membership;
 
 /// `PIDFD_THREAD`.
 const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());

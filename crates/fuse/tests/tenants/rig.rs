@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use slackwater::{Clock, ManualClock, Timestamp};
-use slackwater_fuse::tenants::{Hierarchy, Layout, Tenant, TenantBy, TenantConfig, TenantId, Tenants, Watcher};
+use slackwater_fuse::tenants::{Tenant, TenantBy, TenantConfig, TenantId, Tenants, Watcher};
+use slackwater_host::cgroup::{Hierarchy, Layout};
 
 /// Longer than any step takes on a loaded machine; only a failing test waits that long.
 pub(crate) const LONG: Duration = Duration::from_secs(60);

@@ -17,8 +17,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use slackwater::Tunables;
 use slackwater::backend::Backend;
 use slackwater_backends::{DirBackend, Rate, Rule};
-use slackwater_fuse::tenants::{Hierarchy, TenantBy};
+use slackwater_fuse::tenants::TenantBy;
 use slackwater_fuse::{MountedError, UmountRequest};
+use slackwater_host::cgroup::Hierarchy;
 
 use crate::cgroups::{Cgroup, memory, unified};
 use crate::needs;

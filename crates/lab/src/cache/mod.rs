@@ -89,7 +89,7 @@ fn operations() -> impl Iterator<Item = (Operation, Order)> {
 fn access_table(times: &Series, options: &Options) -> Table {
     let subjects = [MEMCPY, ENGINE, TENANT, TMPFS, DISK];
     let columns = format!("ns per 4 KiB | {} | by memcpy | kernel by it | tenant by it", subjects.join(" | "));
-    let size = slackwater_arena::size::text(access::file_bytes(options));
+    let size = slackwater_host::size::text(access::file_bytes(options));
     let mut table = Table::new(format!("Cached access, files of {size}"), columns);
     let of_setting = |setting| operations().map(move |(operation, order)| row(operation, order, setting));
     for row in [FIRST_WRITE.to_owned()].into_iter().chain(Setting::ALL.into_iter().flat_map(of_setting)) {

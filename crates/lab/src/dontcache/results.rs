@@ -1,6 +1,6 @@
 //! Tables, plots and targets.
 
-use slackwater_arena::size;
+use slackwater_host::size;
 
 use super::running::{FAIRNESS, FIRST, GROWTH, KICKS, LATENCY, OTHER, PEAK, RATE};
 use super::{Cell, Job, Place, Subject};

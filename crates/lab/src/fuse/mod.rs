@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use slackwater_arena::size;
+use slackwater_host::size;
 
 use self::access::Amounts;
 use self::budget::Budget;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
-use slackwater_arena::MountInfo;
-use slackwater_arena::size;
+use slackwater_host::MountInfo;
+use slackwater_host::size;
 
 use super::table::Table;
 

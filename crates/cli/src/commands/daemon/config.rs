@@ -9,8 +9,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
+use slackwater_host::Printable as _;
 
 use crate::control::protocol::{MountRequest, Transport, VolumeOptions};
 use crate::exit::Failure;
@@ -180,7 +180,7 @@ impl Config {
 
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    slackwater_arena::size::parse(&text).map(Some).map_err(serde::de::Error::custom)
+    slackwater_host::size::parse(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {

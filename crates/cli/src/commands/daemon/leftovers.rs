@@ -16,9 +16,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use slackwater::{Engine, UmountOptions};
-use slackwater_arena::size;
 use slackwater_arena::{Arena, Survivors};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::control::protocol::{VolumeOptions, VolumeRef};
 use crate::exit::{Failure, Reason};

@@ -41,10 +41,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use slackwater::{Engine, Namespace, Tunables, UmountGrace};
-use slackwater_arena::size;
 use slackwater_backends::SystemClock;
-use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::arguments::DaemonArguments;
 use crate::commands::doctor;

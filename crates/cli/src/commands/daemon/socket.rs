@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FlockOperation, Gid, OFlags, chownat, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::control::client;
 use crate::exit::Failure;

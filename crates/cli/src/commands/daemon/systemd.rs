@@ -38,7 +38,7 @@ pub(super) fn stopping() {
 
 /// Reports progress of the end: so many bytes are left.
 pub(super) fn still_stopping(bytes_left: u64) {
-    let status = format!("flushing, {} left", slackwater_arena::size::text(bytes_left));
+    let status = format!("flushing, {} left", slackwater_host::size::text(bytes_left));
     let longer = u32::try_from(LONGER.as_micros()).unwrap_or(u32::MAX);
     notify(&[NotifyState::ExtendTimeoutUsec(longer), NotifyState::Status(&status)]);
 }

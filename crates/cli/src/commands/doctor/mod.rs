@@ -11,9 +11,9 @@ use std::process::ExitCode;
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags, memfd_create, openat2};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, configure_io_flusher_behavior, geteuid, getrlimit};
-use slackwater_arena::size;
-use slackwater_arena::{MountInfo, memory_limits};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
+use slackwater_host::{MountInfo, memory_limits};
 
 use crate::commands::doctor::trial_mount::Trial;
 use crate::exit::{Failure, Reason};

@@ -5,8 +5,8 @@ use std::fmt::Display;
 use std::path::Path;
 
 use humantime::format_duration;
-use slackwater_arena::size;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::arguments::MountArguments;
 use crate::commands::mount::options;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::arguments::MountArguments;
 use crate::commands::mount::options;

@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use slackwater_arena::size;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::commands::mount::kept;
 use crate::exit::{Failure, Reason};

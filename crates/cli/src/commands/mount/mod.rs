@@ -33,9 +33,9 @@ use std::time::{Duration, Instant};
 use humantime::format_duration;
 use slackwater::backend::Backend;
 use slackwater::{Engine, SuperBlock};
-use slackwater_arena::size;
 use slackwater_backends::SystemClock;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::arguments::MountArguments;
 use crate::commands::doctor;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::arguments::{Arguments, Command, MountArguments};
 use crate::commands::mount::remount::remount;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::ValueEnum as _;
-use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
+use slackwater_host::Printable as _;
 
 use crate::arguments::MountArguments;
 use crate::control::protocol::{Transport, VolumeOptions};
@@ -124,7 +124,7 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             }
             "credentials" => arguments.credentials = Some(PathBuf::from(needed()?)),
             "cache" => {
-                arguments.cache = Some(slackwater_arena::size::parse(needed()?).map_err(|error| refused(&error))?)
+                arguments.cache = Some(slackwater_host::size::parse(needed()?).map_err(|error| refused(&error))?)
             }
             "tenant-by" => arguments.tenant_by = Some(needed()?.parse().map_err(|error| refused(&error))?),
             "tenant-limit" => {

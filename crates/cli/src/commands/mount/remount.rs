@@ -10,7 +10,7 @@ use std::path::Path;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::arguments::{DaemonSocket, MountArguments};
 use crate::commands::long_requests::converse;

@@ -1,7 +1,7 @@
 //! Figures and names in the cells of the table.
 
 use ratatui::text::Span;
-use slackwater_arena::size;
+use slackwater_host::size;
 
 use super::rates::Figures;
 

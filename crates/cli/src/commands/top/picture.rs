@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::style::{Color, Modifier};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use super::draw::{Palette, draw};
 use super::rates::Watch;

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hyper::StatusCode;
 use rustix::io::Errno;
 use serde_json::{Value, json};
-use slackwater_arena::size;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::containers::docker::messages::{Answer, Request};
 use crate::containers::docker::users::Users;

@@ -22,7 +22,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::fs::{FlockOperation, flock};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, spawn_blocking};

@@ -15,7 +15,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::containers::durable;
 use crate::exit::Failure;

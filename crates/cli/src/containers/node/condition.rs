@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rustix::fs::statvfs;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::containers::node::{Node, NodeError, cannot};
 use crate::control::protocol::{Listed, ObjectRole};

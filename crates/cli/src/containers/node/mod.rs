@@ -31,8 +31,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use slackwater_arena::MountInfo;
-use slackwater_fuse::Printable as _;
+use slackwater_host::MountInfo;
+use slackwater_host::Printable as _;
 
 use crate::control::protocol::Listed;
 use crate::exit::{Failure, Reason};

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
-use slackwater_arena::MountInfo;
-use slackwater_fuse::Printable as _;
+use slackwater_host::MountInfo;
+use slackwater_host::Printable as _;
 
 use crate::containers::node::{Node, NodeError, cannot, place_of, sys};
 use crate::exit::Failure;

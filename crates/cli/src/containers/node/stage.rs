@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slackwater_arena::size;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::containers::node::credentials::CredentialsFile;
 use crate::containers::node::{Node, NodeError, cannot};

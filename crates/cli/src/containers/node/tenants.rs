@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::containers::limits::Limits;
 use crate::containers::node::{Node, NodeError};
@@ -66,7 +66,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use slackwater_fuse::tenants::Layout;
+    use slackwater_host::cgroup::Layout;
 
     use super::*;
     use crate::control::protocol::{Message, Reply, Request};

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::PathBuf;
 
-use slackwater_fuse::tenants::{Hierarchy, Layout};
+use slackwater_host::cgroup::{Hierarchy, Layout};
 
 use crate::pods::cgroup::pod_uid_of;
 

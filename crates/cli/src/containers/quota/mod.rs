@@ -29,7 +29,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, fstatfs};
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::exit::Failure;
 

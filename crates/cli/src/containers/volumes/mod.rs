@@ -33,7 +33,7 @@ mod tests;
 
 use std::path::Path;
 
-use slackwater_arena::size;
+use slackwater_host::size;
 
 pub(crate) use self::error::VolumeError;
 pub(crate) use self::pool::Pool;

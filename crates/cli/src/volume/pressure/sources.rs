@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::io::Errno;
-use slackwater_arena::memory_cgroups;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
+use slackwater_host::memory_cgroups;
 
 const MACHINE: &str = "/proc/pressure/memory";
 /// Some task stalls for 15 % of a window: microseconds in a window of microseconds. A window that is not a multiple of

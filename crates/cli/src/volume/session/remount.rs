@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::control::protocol::VolumeRef;
 use crate::exit::Failure;

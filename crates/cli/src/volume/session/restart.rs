@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::control::protocol::NextProgram;
 use crate::exit::Failure;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::control::server::LAST_ANSWERS_WITHIN;
 use crate::exit::{Failure, Reason};
@@ -259,7 +259,7 @@ impl Session {
     fn wait_released(&self, deadline: Instant, discards: bool, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
         let released = self.wait_for(Some(deadline), tick, |state| state.released.clone());
         released.unwrap_or_else(|| {
-            let left = slackwater_arena::size::text(self.figures().0);
+            let left = slackwater_host::size::text(self.figures().0);
             let next = match discards {
                 false => "nothing is lost: the mount process continues",
                 true => "it is discarded as soon as the source answers earlier requests",

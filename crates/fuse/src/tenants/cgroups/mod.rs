@@ -20,10 +20,10 @@ use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 
 use crate::TRANSPORT;
 use crate::tenants::error::LookupError;
-use crate::tenants::layout::{Hierarchy, Kind, Layout};
 use crate::tenants::limits::Limits;
 use crate::tenants::watches::Watches;
 use crate::tenants::{Tenant, TenantConfig, TenantId};
+use slackwater_host::cgroup::{Hierarchy, Kind, Layout};
 
 /// How long a limit is cached.
 const FRESH: Duration = Duration::from_secs(2);

@@ -18,10 +18,10 @@ use rustix::fs::stat;
 use rustix::io::Errno;
 use slackwater_sync::lock::{Mutex, Rank};
 
-use crate::printable::Printable as _;
 use crate::tenants::TenantId;
 use crate::tenants::cgroups::CgroupId;
 use crate::tenants::error::LookupError;
+use slackwater_host::Printable as _;
 
 /// A sleeping lock: inotify walks paths under it. It comes after all other locks of the front end that are taken before
 /// the engine's.

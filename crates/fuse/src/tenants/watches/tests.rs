@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::*;
-use crate::tenants::layout::Kind;
+use slackwater_host::cgroup::Kind;
 
 struct Folder {
     root: PathBuf,

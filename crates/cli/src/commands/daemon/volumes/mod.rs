@@ -25,10 +25,10 @@ use std::thread;
 use std::time::Duration;
 
 use slackwater::{Engine, Namespace, SuperBlock};
-use slackwater_arena::size;
 use slackwater_fuse::Pool;
-use slackwater_fuse::Printable as _;
 use slackwater_fuse::tenants::TenantConfig;
+use slackwater_host::Printable as _;
+use slackwater_host::size;
 
 use crate::commands::daemon::events::Events;
 use crate::commands::daemon::kept;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use super::{Held, Slot, State, Volumes};
 use crate::commands::mount::attach;

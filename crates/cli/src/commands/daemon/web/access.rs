@@ -9,7 +9,7 @@ use std::path::Path;
 
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::http::uri::Authority;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::exit::Failure;
 use crate::http::Request;

@@ -16,7 +16,7 @@ use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Response, StatusCode};
 use serde::Deserialize;
-use slackwater_fuse::Printable as _;
+use slackwater_host::Printable as _;
 
 use crate::containers::limits::Limits;
 use crate::containers::pods::{Pod, limits_of};

@@ -19,7 +19,10 @@ pub fn local_stat(at: impl AsFd, path: &Path) -> Result<(FileType, u64), Errno> 
 }
 
 /// The device of the file at `path` itself; a link is not followed.
-pub(crate) fn device_at(path: &Path) -> Result<u64, Errno> {
+///
+/// # Errors
+/// Those of statx(2).
+pub fn device_at(path: &Path) -> Result<u64, Errno> {
     stat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(|(_, device)| device)
 }
 

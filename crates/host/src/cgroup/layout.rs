@@ -6,9 +6,9 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use slackwater_arena::MountInfo;
+use crate::MountInfo;
 
-/// The hierarchies that determine tenants.
+/// The hierarchies that have the memory of processes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Layout {
     /// cgroup2, with or without controllers.
@@ -31,7 +31,7 @@ impl Layout {
     #[must_use]
     pub fn parse(mountinfo: &str) -> Self {
         let mut layout = Self::default();
-        for (kind, hierarchy) in mounts(mountinfo) {
+        for (kind, hierarchy) in Hierarchy::all(mountinfo) {
             let place = match kind {
                 Some(Kind::Unified) => &mut layout.unified,
                 Some(Kind::Memory) => &mut layout.memory,
@@ -44,31 +44,60 @@ impl Layout {
         layout
     }
 
-    pub(super) fn hierarchy(&self, kind: Kind) -> Option<&Hierarchy> {
+    /// The hierarchy of this kind.
+    #[must_use]
+    pub fn hierarchy(&self, kind: Kind) -> Option<&Hierarchy> {
         match kind {
             Kind::Unified => self.unified.as_ref(),
             Kind::Memory => self.memory.as_ref(),
         }
     }
 
-    pub(super) fn hierarchies(&self) -> impl Iterator<Item = &Hierarchy> {
+    /// The hierarchies that are mounted.
+    pub fn hierarchies(&self) -> impl Iterator<Item = &Hierarchy> {
         self.unified.iter().chain(&self.memory)
     }
 
     /// Whether the cgroup `path` exists in one of them.
-    pub(super) fn has(&self, path: &Path) -> bool {
+    #[must_use]
+    pub fn has(&self, path: &Path) -> bool {
         self.hierarchies().filter_map(|hierarchy| hierarchy.directory(path)).any(|directory| directory.is_dir())
     }
 }
 
 /// Kind of hierarchy.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// cgroup2: all controllers share one hierarchy.
     Unified,
+    /// The v1 hierarchy with the memory controller.
     Memory,
 }
 
+impl Kind {
+    /// The name of the file with the memory limit of a cgroup.
+    #[must_use]
+    pub fn limit_file(self) -> &'static str {
+        match self {
+            Self::Unified => "memory.max",
+            Self::Memory => "memory.limit_in_bytes",
+        }
+    }
+}
+
 impl Hierarchy {
+    /// All cgroup mounts in `/proc/self/mountinfo`; the kind is `None` for hierarchies without the memory controller.
+    pub fn all(mountinfo: &str) -> impl Iterator<Item = (Option<Kind>, Self)> {
+        MountInfo::all(mountinfo).filter_map(|mount| {
+            let kind = match mount.kind.as_str() {
+                "cgroup2" => Some(Kind::Unified),
+                "cgroup" => mount.has_super_option("memory").then_some(Kind::Memory),
+                _ => return None,
+            };
+            Some((kind, Self { mountpoint: mount.point, root: mount.root }))
+        })
+    }
+
     /// A root above the cgroup namespace shows more than the namespace's root, and that shows more than a cgroup.
     fn breadth(&self) -> usize {
         let above = self.root.components().filter(|part| *part == Component::ParentDir).count();
@@ -84,32 +113,22 @@ impl Hierarchy {
     }
 
     /// The path of the cgroup at `directory`, whether it exists or not. `None` if that is not below the mount.
-    pub(super) fn path(&self, directory: &Path) -> Option<PathBuf> {
+    #[must_use]
+    pub fn path(&self, directory: &Path) -> Option<PathBuf> {
         let below = directory.strip_prefix(&self.mountpoint).ok()?;
         Some(self.root.join(below).components().collect())
     }
 
     /// The cgroups from `path` up to the mount's root.
-    pub(super) fn lineage<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Path> {
+    pub fn lineage<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Path> {
         path.ancestors().take_while(|ancestor| ancestor.starts_with(&self.root))
     }
 
     /// The top-level cgroup that contains `path`; for the root, the root itself.
-    pub(super) fn top_level<'a>(&'a self, path: &'a Path) -> &'a Path {
+    #[must_use]
+    pub fn top_level<'a>(&'a self, path: &'a Path) -> &'a Path {
         self.lineage(path).take_while(|ancestor| *ancestor != self.root).last().unwrap_or(path)
     }
-}
-
-/// All cgroup mounts in `/proc/self/mountinfo`; the kind is `None` for hierarchies that do not determine tenants.
-pub(super) fn mounts(mountinfo: &str) -> impl Iterator<Item = (Option<Kind>, Hierarchy)> {
-    MountInfo::all(mountinfo).filter_map(|mount| {
-        let kind = match mount.kind.as_str() {
-            "cgroup2" => Some(Kind::Unified),
-            "cgroup" => mount.has_super_option("memory").then_some(Kind::Memory),
-            _ => return None,
-        };
-        Some((kind, Hierarchy { mountpoint: mount.point, root: mount.root }))
-    })
 }
 
 #[cfg(test)]

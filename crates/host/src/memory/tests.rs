@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::Version;
-use super::{Limit, Scope, limit_bytes, limit_files, meminfo_bytes, own_path, smallest};
+use super::{Limit, Scope, limit_bytes, limit_files, meminfo_bytes, smallest};
 
 const MEMINFO: &str = "MemTotal:       24684096 kB\nMemFree:        24330792 kB\nMemAvailable:   24370644 kB\n";
 const MEM_TOTAL_BYTES: u64 = 24_684_096 * 1024;
@@ -110,10 +109,10 @@ fn malformed_lines_are_no_limit() {
     assert_eq!(limit_bytes("max\n"), None);
     assert_eq!(limit_bytes("-1\n"), None);
     assert_eq!(limit_files("cgroup2 /sys/fs/cgroup", V2_CGROUP), [] as [&Path; 0]);
-    assert_eq!(own_path("0:/\nnonsense\n", Version::V2), None);
+    assert_eq!(limit_files(V2_MOUNTS, "0:/\nnonsense\n"), [] as [&Path; 0]);
 }
 
 #[test]
 fn colons_in_paths_are_kept() {
-    assert_eq!(own_path("0::/a:b/c\n", Version::V2), Some(PathBuf::from("a:b/c")));
+    assert_eq!(names(&limit_files(V2_MOUNTS, "0::/a:b/c\n"))[0], "/sys/fs/cgroup/a:b/c/memory.max");
 }

@@ -2,19 +2,24 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use super::Kind;
 
 /// The cgroups of a thread, as paths in their hierarchies.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct Membership {
-    pub(super) unified: Option<PathBuf>,
-    pub(super) memory: Option<PathBuf>,
+pub struct Membership {
+    /// The cgroup in the unified hierarchy.
+    pub unified: Option<PathBuf>,
+    /// The cgroup in the v1 hierarchy with the memory controller.
+    pub memory: Option<PathBuf>,
 }
 
 impl Membership {
-    /// Lines are `number:controllers:path`; cgroup2 has number 0 and no controllers. Names may contain any byte but
+    /// Parses the file. Lines are `number:controllers:path`; cgroup2 has number 0 and no controllers. Names may contain any byte but
     /// newline.
-    pub(super) fn parse(text: &[u8]) -> Self {
+    #[must_use]
+    pub fn parse(text: &[u8]) -> Self {
         let mut membership = Self::default();
         for line in text.split(|byte| *byte == b'\n') {
             let mut fields = line.splitn(3, |byte| *byte == b':');
@@ -29,6 +34,15 @@ impl Membership {
             }
         }
         membership
+    }
+
+    /// The cgroup in the hierarchy of this kind.
+    #[must_use]
+    pub fn of(&self, kind: Kind) -> Option<&Path> {
+        match kind {
+            Kind::Unified => self.unified.as_deref(),
+            Kind::Memory => self.memory.as_deref(),
+        }
     }
 }
 

@@ -1,46 +1,42 @@
-//! The maximum size of an arena: the memory of the machine and the limits of the cgroup.
+//! The memory that this process may take: that of the machine, and the limits of its cgroups.
 //!
-//! The memory of an arena never shrinks. One that does not fit would cause an OOM kill at some later time, at the
-//! allocation of another process. So it is refused at the start, with the name of the limit. It may take the memory
+//! Memory that is never given back, such as that of an arena, may cause an OOM kill at some later time, at the
+//! allocation of another process. So its user compares its size with [`smallest_limit`] first. It may take the memory
 //! that is available now and that its cgroups allow, except a part that is left for everything else.
 //!
 //! Cgroup mounts and our own path in them are looked up, not assumed: v1, v2 and both at once exist, and in a container
 //! the path in `/proc/self/cgroup` may be the host's and not exist below the mount. Every level from our own cgroup up
 //! to the mount is read; a level without the file has no limit.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use crate::error::ArenaError;
-use crate::mountinfo::MountInfo;
+use crate::cgroup::{Hierarchy, Kind, Membership};
 
-/// The smallest limit and its origin.
+/// A limit and its origin.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Limit {
-    bytes: u64,
-    name: String,
+pub struct Limit {
+    /// The size of the memory.
+    pub bytes: u64,
+    /// The file that sets the limit, and what of it counts.
+    pub name: String,
 }
 
 /// The part of the memory of the machine, and of a cgroup, that is left for others: one in this many.
 const REST: u64 = 16;
 
-/// Refuses `needed_bytes` if they exceed a limit of `scope`.
-pub(crate) fn check(needed_bytes: u64, scope: Scope) -> Result<(), ArenaError> {
-    let limit = smallest(scope, read_text);
-    match limit {
-        Some(limit) if needed_bytes > limit.bytes => {
-            Err(ArenaError::TooLarge { needed_bytes, limit_bytes: limit.bytes, limit_name: limit.name })
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The limits that apply.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Scope {
+pub enum Scope {
     /// General memory, which is charged to our cgroup.
     Charged,
     /// All memory of the machine. Huge pages come from a pool of their own and are charged to no memory cgroup.
     Machine,
+}
+
+/// The smallest limit that applies; `None` if none can be read.
+#[must_use]
+pub fn smallest_limit(scope: Scope) -> Option<Limit> {
+    smallest(scope, read_text)
 }
 
 fn smallest(scope: Scope, read: impl Fn(&Path) -> Option<String>) -> Option<Limit> {
@@ -57,7 +53,7 @@ fn smallest(scope: Scope, read: impl Fn(&Path) -> Option<String>) -> Option<Limi
     limits.into_iter().min_by_key(|limit| limit.bytes)
 }
 
-/// The memory that is available for arenas, as far as it is known.
+/// The memory that is available to this process, as far as it is known.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct MemoryLimits {
     /// The memory of the machine.
@@ -130,67 +126,22 @@ pub fn memory_cgroups() -> Vec<PathBuf> {
 
 /// The files that may limit us, from our own cgroup up to the mount, for each hierarchy that has memory.
 fn limit_files(mounts: &str, cgroups: &str) -> Vec<PathBuf> {
-    levels(mounts, cgroups).into_iter().map(|(directory, version)| directory.join(version.limit_file())).collect()
+    levels(mounts, cgroups).into_iter().map(|(directory, kind)| directory.join(kind.limit_file())).collect()
 }
 
-fn levels(mounts: &str, cgroups: &str) -> Vec<(PathBuf, Version)> {
+fn levels(mounts: &str, cgroups: &str) -> Vec<(PathBuf, Kind)> {
+    let own = Membership::parse(cgroups.as_bytes());
     let mut found = Vec::new();
-    for mount in MountInfo::all(mounts) {
-        let Some(version) = version_of(&mount) else { continue };
-        let Some(own) = own_path(cgroups, version) else { continue };
-        let own = mount.point.join(own);
-        let levels = own.ancestors().take_while(|level| level.starts_with(&mount.point));
-        found.extend(levels.map(|level| (level.to_path_buf(), version)));
+    for (kind, hierarchy) in Hierarchy::all(mounts) {
+        let Some(kind) = kind else { continue };
+        let Some(own) = own.of(kind) else { continue };
+        // Outside our namespace's root, the path begins with "..": nothing below the mount belongs to us.
+        let inside = own.components().filter(|part| matches!(part, Component::Normal(_)));
+        let own = hierarchy.mountpoint.join(inside.collect::<PathBuf>());
+        let levels = own.ancestors().take_while(|level| level.starts_with(&hierarchy.mountpoint));
+        found.extend(levels.map(|level| (level.to_path_buf(), kind)));
     }
     found
-}
-
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum Version {
-    /// The memory controller has a hierarchy of its own.
-    V1,
-    /// All controllers share one.
-    V2,
-}
-
-impl Version {
-    fn limit_file(self) -> &'static str {
-        match self {
-            Self::V1 => "memory.limit_in_bytes",
-            Self::V2 => "memory.max",
-        }
-    }
-}
-
-/// Whether `mount` is of a hierarchy that may have the memory controller.
-fn version_of(mount: &MountInfo) -> Option<Version> {
-    match mount.kind.as_str() {
-        "cgroup2" => Some(Version::V2),
-        "cgroup" => mount.has_super_option("memory").then_some(Version::V1),
-        _ => None,
-    }
-}
-
-/// Our cgroup in the hierarchy, relative to its root. A line is `number:controllers:path`, where v2 has
-/// number 0 and no controllers.
-fn own_path(cgroups: &str, version: Version) -> Option<PathBuf> {
-    cgroups.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let ours = match version {
-            Version::V1 => controllers.split(',').any(|controller| controller == "memory"),
-            Version::V2 => number == "0" && controllers.is_empty(),
-        };
-        // Outside our namespace's root, the path begins with "..": nothing below the mount belongs to us.
-        let inside = Path::new(path).components().filter_map(|part| match part {
-            std::path::Component::Normal(name) => Some(name),
-            std::path::Component::Prefix(_)
-            | std::path::Component::RootDir
-            | std::path::Component::CurDir
-            | std::path::Component::ParentDir => None,
-        });
-        ours.then(|| inside.collect())
-    })
 }
 
 #[cfg(test)]
