@@ -24,7 +24,7 @@ use crate::harness::{Options, Report, axis, rounds};
 use crate::scratch::Scratch;
 
 axis! {
-    /// A part of the experiment; sem. 12.4.
+    /// A part of the experiment.
     enum Job {
         /// One file in order, 16 threads, 1 MiB each.
         Sequential = "sequential",

@@ -7,7 +7,7 @@ use super::{Cell, Job, Place, Subject};
 use crate::harness::{AtLeast, AtMost, Bound, Curve, Estimate, Marks, Plot, Report, Samples, Series, Source, Table};
 
 /// Figures published of the kernel before its change (with [`Subject::Inline`]) and after it (with [`Subject::Kick`]): NVMe,
-/// XFS, 251 GiB of memory; sem. 12.4. MB/s, p99 and p99.9 in us, and peak of dirty data in MB, as far as published.
+/// XFS, 251 GiB of memory. MB/s, p99 and p99.9 in us, and peak of dirty data in MB, as far as published.
 fn published(job: Job, subject: Subject) -> [Option<f64>; 4] {
     let speed = |mb_per_s| [Some(mb_per_s), None, None, None];
     match (job, subject) {

@@ -213,7 +213,7 @@ fn measure_turn(turn: &Turn<'_>, amounts: Amounts, series: &mut Series) -> Resul
 }
 
 /// Published figures of the kernel before and after its unmounts waited for expedited grace periods: seconds to mount 5000
-/// tmpfs by one command each, and to unmount them by one command for all; sem. 12.2.
+/// tmpfs by one command each, and to unmount them by one command for all.
 const PUBLISHED: [(&str, f64, f64); 3] = [
     ("4 CPUs, normal grace period", 8.0, 100.0),
     ("1 CPU, normal grace period", 18.0, 36.0),

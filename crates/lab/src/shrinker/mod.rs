@@ -138,7 +138,7 @@ fn add_cycles(series: &mut Series, setting: Setting, subject: Subject, per_s: f6
 }
 
 /// Published cycles per second of three registries of the kernel: nine stress-ng workers that mount a ramfs, work in it and
-/// unmount it, for a minute; on 24 and on 32 CPUs; sem. 12.3 and 10.4.
+/// unmount it, for a minute; on 24 and on 32 CPUs.
 const PUBLISHED: [(&str, Option<f64>, Option<f64>); 4] = [
     ("rwsem", Some(7884.12), Some(12_915.89)),
     ("srcu", None, Some(2811.08)),

@@ -1,5 +1,5 @@
 //! Tables, plots and targets, beside published figures of the four forms in the kernel: 16 virtual CPUs, ext4, milliseconds
-//! of the umount command; sem. 12.1.
+//! of the umount command.
 
 use slackwater::UmountForm;
 use slackwater_sync::rcu::Wait;
