@@ -3,6 +3,12 @@
 //! A [`Memcg`] stands for both a cgroup's memory and its io controller. Frames record the tenant that dirtied them last
 //! ([`FrameOwners`]). Inodes belong to a wb of the tenant that writes most of them (`writeback::cgwb`).
 //!
+//! # Parts
+//! - `tenants` and `owners`: the table of tenants, and the tenant that each frame is charged to.
+//! - `foreign`: wbs of other tenants with pages that a tenant has dirtied.
+//! - `held_nodes`: backend nodes that stay open for a tenant.
+//! - `finder`: finding tenants again after a crash.
+//!
 //! # States
 //! | state | meaning | left by |
 //! |---|---|---|

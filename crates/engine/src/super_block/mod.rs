@@ -1,5 +1,13 @@
 //! A mounted volume: its inodes, its write-back and its state.
 //!
+//! # Parts
+//! - `inodes`: the cache of inodes. `inode_lru` and `shrinker` free those that only a front end keeps, and `idle_nodes`
+//!   closes their backend nodes.
+//! - `space` and `claims`: the space on the backend that dirty data needs, and changes that take space at once.
+//! - `freeze` and `quiesce`: changes refused, and flushers kept away, for an unmount.
+//! - `removed` and `rescued`: files that another program removed, and dirty data saved in files of its own.
+//! - `status`, `tenants` and `reads`: the figures of a volume, and of its tenants.
+//!
 //! # States
 //! | state | meaning | left by |
 //! |---|---|---|

@@ -9,6 +9,8 @@
 //! ```
 //! [`dontcache`] requests write-back at once and evicts pages as soon as they are durable. [`wb`] holds the lists,
 //! counters and state of one tenant, and [`cgwb`] assigns inodes to wbs. [`sync`] waits for the right-hand end.
+//! `balance` pauses writers at the left-hand end. `pool` runs the flushers, `write_inode` sends metadata after the data,
+//! and `cancel` drops pages that will not be written.
 
 mod ages;
 mod backoff;
