@@ -16,7 +16,8 @@ use crate::markdown;
 
 const MDBOOK: &str = "mdbook --version 0.5.2 --locked --no-default-features";
 /// The libraries of which the site has the reference.
-const LIBRARIES: [&str; 4] = ["slackwater", "slackwater-arena", "slackwater-backends", "slackwater-fuse"];
+const LIBRARIES: [&str; 5] =
+    ["slackwater", "slackwater-arena", "slackwater-backends", "slackwater-fuse", "slackwater-mount"];
 /// The folder of the reference, and the name of the page that links to it.
 const REFERENCE: &str = "reference";
 

@@ -1,9 +1,7 @@
 //! The trait of file systems that a session serves.
 
-use slackwater::LandingFrames;
-
 use crate::abi::WriteIn;
-use crate::landing::Landed;
+use crate::landing::{Landed, LandingMemory};
 use crate::negotiate::Negotiated;
 use crate::notifier::Notifier;
 use crate::parse::{Forgets, Operation};
@@ -15,7 +13,7 @@ use crate::request::{Payload, RequestHeader};
 ///
 /// A call that may take long (I/O, or a lock held across I/O) either moves its [`Reply`] to a thread of its own, or
 /// first calls [`Context::try_block`]. In both cases the pool continues to read. If requests come over io_uring, only the
-/// first is possible: there `try_block` refuses.
+/// first is possible: there `try_block` refuses, and [`Context::workers`] has threads for the call.
 pub trait FileSystem: Send + Sync + 'static {
     /// The session is negotiated and about to be served; no request arrives before this returns.
     ///
@@ -30,14 +28,14 @@ pub trait FileSystem: Send + Sync + 'static {
     /// A panic is caught and logged, and the request is answered with EIO.
     fn handle(&self, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, payload: Payload<'_>, reply: Reply);
 
-    /// Frames for the payload of the next WRITE, if frames for `len_bytes` are available. The pool asks while large
-    /// writes are expected, drops the frames when no more requests arrive, and uses its own memory otherwise.
-    fn lend_frames(&self, len_bytes: usize) -> Option<LandingFrames> {
+    /// Memory of `len_bytes` for the payload of the next WRITE, if the file system has some to lend. The pool asks while
+    /// large writes are expected, drops it when no more requests arrive, and uses its own memory otherwise.
+    fn lend_memory(&self, len_bytes: usize) -> Option<Box<dyn LandingMemory>> {
         let _ = len_bytes;
         None
     }
 
-    /// A large WRITE whose payload has landed in lent frames. Otherwise as [`handle`](Self::handle).
+    /// A large WRITE whose payload has landed in lent memory. Otherwise as [`handle`](Self::handle).
     fn write_landed(&self, cx: &Context<'_>, header: &RequestHeader, args: &WriteIn, landed: Landed<'_>, reply: Reply) {
         self.handle(cx, header, Operation::Write(*args), Payload::new(landed.into_bytes(0)), reply);
     }

@@ -4,30 +4,43 @@
 //! page-aligned and the message contiguous whatever its type. The kernel copies to whole pages, and the handler gets an
 //! aligned payload.
 //!
-//! When large writes are expected, their payload lands in frames that the file system lends, while the header is read
+//! When large writes are expected, their payload lands in memory that the file system lends, while the header is read
 //! to the same place as usual. Any other message that is read this way is copied behind its header.
 //!
 //! With a ring, messages land one after the other until the memory is used up, then from its start again. By default
 //! there is memory for one message, so that small writes always land in the same cache lines.
 
+use std::any::Any;
+use std::fmt::Debug;
 use std::io::IoSliceMut;
 
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use slackwater::{LandingFrames, PAGE_BYTES};
-
 use crate::abi::{InHeader, Opcode, Wire, WriteIn};
 use crate::sys::Memory;
 
 const HEADER: usize = InHeader::SIZE + WriteIn::SIZE;
-/// Payloads from this length on land in frames. Measured: at 64 KiB exchanging frames takes as long as copying.
+/// Payloads from this length on land in lent memory. Measured: at 64 KiB exchanging page frames takes as long as copying.
 const LARGE: usize = 128 << 10;
-/// Slices of the longest message that lands in frames: the header and 1 MiB of separate frames.
+/// Slices of the longest message that lands in lent memory: the header and 1 MiB of separate pages.
 const SLICES_MAX: usize = 257;
-const FRAME_BYTES: usize = PAGE_BYTES as usize;
+/// Bytes of the smallest slice of lent memory.
+const PIECE_BYTES: usize = 4096;
 /// The kernel refuses to read into a smaller buffer.
 const MESSAGE_MIN: usize = 8192;
+
+/// Memory that a file system lends for the payload of the next large WRITE, in slices of 4 KiB or more.
+///
+/// The file system gets it back in [`FileSystem::write_landed`](crate::FileSystem::write_landed), where it can be
+/// downcast to its own type.
+pub trait LandingMemory: Any + Debug {
+    /// Puts the memory into `slices`, in order, and returns how many it takes.
+    fn slices<'a>(&'a mut self, slices: &mut [IoSliceMut<'a>]) -> usize;
+
+    /// Copies `to.len()` bytes from offset `from` of the payload.
+    fn copy_to(&self, from: usize, to: &mut [u8]);
+}
 
 /// Memory for incoming requests.
 pub(crate) struct LandingPad {
@@ -39,7 +52,7 @@ pub(crate) struct LandingPad {
 
 impl LandingPad {
     /// Memory for messages with `max_write` bytes of payload, reused at the earliest after `ring` bytes. A ring is
-    /// faulted in at once. Without one most threads never touch more than two pages, since large writes land in frames.
+    /// faulted in at once. Without one most threads never touch more than two pages, since large writes land in lent memory.
     /// `outlives` says that the mount outlives the process: then all of it is faulted in. If a process is killed while a
     /// page for a request is missing, the kernel fails that request.
     pub(crate) fn new(max_write: usize, ring: usize, outlives: bool) -> Result<Self, Errno> {
@@ -56,15 +69,15 @@ impl LandingPad {
         [IoSliceMut::new(&mut self.memory[start..self.payload + self.max_write])]
     }
 
-    /// The number of bytes that frames must hold.
+    /// The number of bytes that lent memory must hold.
     pub(crate) fn max_write(&self) -> usize {
         self.max_write
     }
 
-    /// Whether the last message, of `len` bytes, is a write large enough for frames.
+    /// Whether the last message, of `len` bytes, is a write large enough for lent memory.
     #[inline]
     pub(crate) fn is_large_write(&self, len: usize) -> bool {
-        let fits = self.max_write <= (SLICES_MAX - 1) * FRAME_BYTES;
+        let fits = self.max_write <= (SLICES_MAX - 1) * PIECE_BYTES;
         fits && len >= HEADER + LARGE && is_write(&self.memory[self.payload - HEADER..self.payload])
     }
 
@@ -75,33 +88,29 @@ impl LandingPad {
         InHeader::take(&mut &self.memory[start..start + len.min(HEADER)]).map_or(0, |header| header.pid)
     }
 
-    /// Reads the next message with `receive`, its payload into `frames`.
+    /// Reads the next message with `receive`, its payload into `lent`.
     pub(crate) fn receive_to(
         &mut self,
-        frames: &mut LandingFrames,
+        lent: &mut dyn LandingMemory,
         receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         let mut buffers: [IoSliceMut<'_>; SLICES_MAX] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
         buffers[0] = IoSliceMut::new(&mut self.memory[self.payload - HEADER..self.payload]);
-        let mut count = 1;
-        for (buffer, slice) in buffers[1..].iter_mut().zip(frames.slices_mut()) {
-            *buffer = IoSliceMut::new(slice);
-            count += 1;
-        }
+        let count = 1 + lent.slices(&mut buffers[1..]);
         receive(&mut buffers[..count])
     }
 
-    /// The message of `len` bytes with its payload in `frames`, if it is a large write. Otherwise `None`, and the
+    /// The message of `len` bytes with its payload in `lent`, if it is a large write. Otherwise `None`, and the
     /// message is now contiguous in this memory.
-    pub(crate) fn landed<'a>(&'a mut self, frames: &'a mut LandingFrames, len: usize) -> Option<LandedMessage<'a>> {
+    pub(crate) fn landed<'a>(&'a mut self, lent: &'a mut dyn LandingMemory, len: usize) -> Option<LandedMessage<'a>> {
         let payload = len.saturating_sub(HEADER);
         let start = self.payload - HEADER;
         let (head, rest) = self.memory[start..].split_at_mut(HEADER);
         if payload < LARGE || !is_write(head) {
-            frames.copy_to(0, &mut rest[..payload]);
+            lent.copy_to(0, &mut rest[..payload]);
             return None;
         }
-        Some(LandedMessage { head, landed: Landed { frames, len: payload, rest } })
+        Some(LandedMessage { head, landed: Landed { lent, len: payload, rest } })
     }
 
     /// The last message, of `len` bytes.
@@ -122,16 +131,16 @@ impl LandingPad {
     }
 }
 
-/// A WRITE whose payload is in frames.
+/// A WRITE whose payload is in lent memory.
 pub(crate) struct LandedMessage<'a> {
     pub(crate) head: &'a [u8],
     pub(crate) landed: Landed<'a>,
 }
 
-/// The payload of a WRITE, in frames lent by the file system.
+/// The payload of a WRITE, in memory lent by the file system.
 #[derive(Debug)]
 pub struct Landed<'a> {
-    frames: &'a mut LandingFrames,
+    lent: &'a mut dyn LandingMemory,
     len: usize,
     /// Memory for a contiguous copy.
     rest: &'a mut [u8],
@@ -150,9 +159,9 @@ impl<'a> Landed<'a> {
         self.len
     }
 
-    /// The frames; the payload begins at the start of the first.
-    pub fn frames(&mut self) -> &mut LandingFrames {
-        self.frames
+    /// The lent memory, which begins with the payload.
+    pub fn memory(&mut self) -> &mut dyn LandingMemory {
+        self.lent
     }
 
     /// The bytes from `from` on, copied to contiguous memory of the reading thread.
@@ -162,7 +171,7 @@ impl<'a> Landed<'a> {
     #[must_use]
     pub fn into_bytes(self, from: usize) -> &'a [u8] {
         let bytes = &mut self.rest[..self.len - from];
-        self.frames.copy_to(from, bytes);
+        self.lent.copy_to(from, bytes);
         bytes
     }
 }

@@ -111,7 +111,8 @@ pub struct Negotiated {
 
 impl Negotiated {
     /// The parameters that an earlier session agreed; `spoken` is the minor version and the flags.
-    pub(crate) fn again(spoken: (u32, u64), max_write: u32, max_readahead: u32, max_background: u16) -> Self {
+    #[must_use]
+    pub fn again(spoken: (u32, u64), max_write: u32, max_readahead: u32, max_background: u16) -> Self {
         let (minor, flags) = spoken;
         let missing = WANTED.iter().filter(|feature| flags & feature.flag == 0).map(Feature::missing).collect();
         Self { minor, flags, max_write, max_readahead, max_background, missing }

@@ -125,7 +125,7 @@ impl Notifier {
     /// # Blocking
     /// Until the kernel has the pages' locks, which only reads and write-backs of the node in flight hold. A handler
     /// may call this if another thread reads requests meanwhile and its own request is neither a read nor a write-back.
-    pub(crate) fn flush_pages(&self, node: u64, offset: i64, len: i64) -> Result<(), Errno> {
+    pub fn flush_pages(&self, node: u64, offset: i64, len: i64) -> Result<(), Errno> {
         match self.shared.send(&Notification::InvalInode { node, offset, len }) {
             Err(Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => Ok(()),
             pushed => pushed,
@@ -166,7 +166,7 @@ impl Notifier {
     }
 
     /// Whether queued notifications are being sent.
-    pub(crate) fn is_sending(&self) -> bool {
+    pub fn is_sending(&self) -> bool {
         self.shared.queue.lock().is_sending
     }
 

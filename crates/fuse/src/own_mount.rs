@@ -78,11 +78,11 @@ impl<T> Drop for Done<T> {
 }
 
 /// A call on another thread.
-pub(crate) struct Call<T>(Arc<Outcome<T>>);
+pub struct Call<T>(Arc<Outcome<T>>);
 
 impl<T> Call<T> {
     /// Waits for its end.
-    pub(crate) fn join(self) -> io::Result<T> {
+    pub fn join(self) -> io::Result<T> {
         self.0.done.wait();
         let result = self.0.result.lock().take();
         result.unwrap_or_else(|| Err(io::Error::other("no thread for it could be started")))
@@ -91,7 +91,7 @@ impl<T> Call<T> {
 
 /// Does `work` on such a thread. Descriptors that it opens are its own; it cannot use others (O1). Threads that it starts
 /// by [`start_beside`] have the same ones.
-pub(crate) fn start<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<Call<T>> {
+pub fn start<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<Call<T>> {
     let queue = QUEUE.get().and_then(Option::as_ref).ok_or(io::ErrorKind::Unsupported)?;
     let outcome = Arc::new(Outcome { result: Mutex::new(TRANSPORT, None), done: Completion::new() });
     let done = Done(Arc::clone(&outcome));
@@ -106,6 +106,6 @@ pub(crate) fn start<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Se
 }
 
 /// Does `work` on another thread, which has the descriptors of this one.
-pub(crate) fn start_beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
+pub fn start_beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
     thread::Builder::new().name(OWN_MOUNT_THREAD.to_owned()).spawn(work)
 }

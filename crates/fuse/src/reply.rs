@@ -38,17 +38,17 @@ pub struct Reply {
     slot: Option<RingSlot>,
     unique: u64,
     is_answered: bool,
-    /// Whether the request is in the record of a kept mount.
-    is_change: bool,
+    /// Whether the file system has marked it.
+    is_marked: bool,
 }
 
 impl Reply {
     pub(crate) const fn new(connection: Arc<Connection>, unique: u64) -> Self {
-        Self { connection, slot: None, unique, is_answered: false, is_change: false }
+        Self { connection, slot: None, unique, is_answered: false, is_marked: false }
     }
 
     pub(crate) const fn in_ring(connection: Arc<Connection>, unique: u64, slot: RingSlot) -> Self {
-        Self { connection, slot: Some(slot), unique, is_answered: false, is_change: false }
+        Self { connection, slot: Some(slot), unique, is_answered: false, is_marked: false }
     }
 
     /// The number of the request.
@@ -57,15 +57,15 @@ impl Reply {
         self.unique
     }
 
-    /// Notes that the request is in the record of a kept mount, which has to learn that it is answered. Returns whether
-    /// that is new.
-    pub(crate) fn mark_change(&mut self) -> bool {
-        !mem::replace(&mut self.is_change, true)
+    /// Marks the reply for the file system's own use. Returns whether that is new.
+    pub fn mark(&mut self) -> bool {
+        !mem::replace(&mut self.is_marked, true)
     }
 
-    /// Whether the request is in the record of a kept mount.
-    pub(crate) const fn is_change(&self) -> bool {
-        self.is_change
+    /// Whether the file system has [marked](Self::mark) it.
+    #[must_use]
+    pub const fn is_marked(&self) -> bool {
+        self.is_marked
     }
 
     pub(crate) const fn connection(&self) -> &Arc<Connection> {

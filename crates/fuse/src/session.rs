@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use slackwater::LandingFrames;
 use slackwater_sync::Completion;
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
@@ -24,7 +23,7 @@ use crate::TRANSPORT;
 use crate::abi::init;
 use crate::connection::{Connection, is_closed};
 use crate::file_system::FileSystem;
-use crate::landing::{LandedMessage, LandingPad};
+use crate::landing::{LandedMessage, LandingMemory, LandingPad};
 use crate::negotiate::{InitOptions, NegotiateError, Negotiated, negotiate};
 use crate::notifier::Notifier;
 use crate::parse::{Operation, ParseError, Request, parse, parse_write};
@@ -136,7 +135,10 @@ impl Session {
 
     /// As [`adopt`](Self::adopt), and asks the kernel for the requests left unanswered. It does so before this session
     /// reads anything, since a request that it had read would come a second time too.
-    pub(crate) fn take_over(
+    ///
+    /// # Errors
+    /// As [`adopt`](Self::adopt).
+    pub fn take_over(
         pool: &Pool,
         transport: impl Transport,
         negotiated: Negotiated,
@@ -265,7 +267,7 @@ impl Session {
     }
 
     /// Ends the session if the kernel has closed its connection, without waiting for a thread of the pool to notice.
-    pub(crate) fn end_if_closed(&self) {
+    pub fn end_if_closed(&self) {
         if is_closed(self.shared.connection.transport.fd()) {
             self.shared.end_from_outside(Ended::Unmounted);
         }
@@ -283,7 +285,7 @@ impl Session {
 
     /// As [`detach`](Self::detach), but does not wait for the handlers. The kernel aborts the connection when its last
     /// descriptor is closed, which needs no permission.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         self.shared.end_from_outside(Ended::Detached);
     }
 }
@@ -442,7 +444,7 @@ impl Shared {
         }
     }
 
-    /// Handles a WRITE whose payload is in frames.
+    /// Handles a WRITE whose payload is in lent memory.
     pub(crate) fn dispatch_landed(&self, cx: &Context<'_>, message: LandedMessage<'_>) {
         let LandedMessage { head, landed } = message;
         let handle = || match parse_write(head, landed.len()) {
@@ -455,9 +457,9 @@ impl Shared {
         self.contained(handle);
     }
 
-    /// See [`FileSystem::lend_frames`].
-    pub(crate) fn lend_frames(&self, len_bytes: usize) -> Option<LandingFrames> {
-        self.fs.lend_frames(len_bytes)
+    /// See [`FileSystem::lend_memory`].
+    pub(crate) fn lend_memory(&self, len_bytes: usize) -> Option<Box<dyn LandingMemory>> {
+        self.fs.lend_memory(len_bytes)
     }
 
     fn refuse(&self, error: &ParseError, slot: Option<RingSlot>) {

@@ -1,27 +1,17 @@
-//! Memory of our own and shared memory, and directories and descriptors of a single thread; rustix has no safe wrapper for
-//! them.
-#![allow(unsafe_code, reason = "a mapping is a raw pointer, and unshare(2) and close_range(2) separate descriptors")]
+//! Memory of our own, and descriptors of a single thread; rustix has no safe wrapper for them.
+#![allow(unsafe_code, reason = "a mapping is a raw pointer, and close_range(2) separates descriptors")]
 
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::os::fd::IntoRawFd;
 use std::ptr::{NonNull, null_mut};
 use std::slice;
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
-
-use crate::takeover::Word;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// Mappings of at least this size use huge pages.
 const HUGE_PAGE: usize = 2 << 20;
-
-/// Gives the calling thread a root and a working directory that it shares with no other thread.
-pub(crate) fn have_own_directories() -> Result<(), Errno> {
-    // SAFETY: the thread still shares the table of descriptors with all others.
-    unsafe { unshare_unsafe(UnshareFlags::FS) }
-}
 
 /// Gives the calling thread a table of descriptors that it shares with no other thread. It is empty, apart from `/dev/null` as
 /// the standard three. A copy of the standard output of the process would keep a pipe open that the process has left.
@@ -106,30 +96,3 @@ impl Drop for Memory {
 
 // SAFETY: the memory has one owner and is tied to no thread.
 unsafe impl Send for Memory {}
-
-/// Integers in memory that other processes can map too, or that the next process finds after this one was killed.
-pub(crate) struct SharedWords {
-    memory: Memory,
-}
-
-impl SharedWords {
-    /// Maps the first `count` words of `file`, which is sealed so that it cannot become shorter.
-    pub(crate) fn map(file: BorrowedFd<'_>, count: usize) -> Result<Self, Errno> {
-        let (len, protection) = (count * size_of::<Word>(), ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: a new mapping at an address chosen by the kernel touches no existing memory.
-        let start = unsafe { mmap(null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
-        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Self { memory: Memory { start, len } })
-    }
-
-    /// The words.
-    pub(crate) fn words(&self) -> &[Word] {
-        let (start, count) = (self.memory.start.as_ptr().cast(), self.memory.len / size_of::<Word>());
-        // SAFETY: so many words are mapped while `self` lives, aligned to a page. They are reached as atomics only, here
-        // and in other processes, and every value is valid.
-        unsafe { slice::from_raw_parts(start, count) }
-    }
-}
-
-// SAFETY: the memory is tied to no thread, and shared access is atomic.
-unsafe impl Sync for SharedWords {}

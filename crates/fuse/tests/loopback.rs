@@ -9,14 +9,12 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slackwater::backend::MemBackend;
-use slackwater::{Engine, LandingFrames, ManualClock, SuperBlock, Timestamp, Tunables};
-use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_fuse::abi::{self, InterruptIn, Opcode, ReadIn, SetxattrIn, WriteIn, init};
 use slackwater_fuse::loopback::{Loopback, Peer, loopback, message};
 use slackwater_fuse::{
-    Context, Ended, Errno, FileSystem, Forgets, HeldReply, InitOptions, Landed, NegotiateError, Notification,
-    Operation, Payload, Pool, PoolOptions, Reply, RequestHeader, RingError, Session, SessionError, Transport,
+    Context, Ended, Errno, FileSystem, Forgets, HeldReply, InitOptions, Landed, LandingMemory, NegotiateError,
+    Notification, Operation, Payload, Pool, PoolOptions, Reply, RequestHeader, RingError, Session, SessionError,
+    Transport,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -391,9 +389,27 @@ fn a_session_that_cannot_start_returns_the_reason() {
     assert!(matches!(error, SessionError::Parse(_)), "{error}");
 }
 
-/// Lends frames of an engine, and echoes the payload.
+/// Pages in memory, the last first.
+#[derive(Debug)]
+struct Pages(Vec<[u8; PAGE]>);
+
+const PAGE: usize = 4096;
+
+impl LandingMemory for Pages {
+    fn slices<'a>(&'a mut self, slices: &mut [IoSliceMut<'a>]) -> usize {
+        let pages = slices.iter_mut().zip(self.0.iter_mut().rev());
+        pages.map(|(to, page)| *to = IoSliceMut::new(page)).count()
+    }
+
+    fn copy_to(&self, from: usize, to: &mut [u8]) {
+        let bytes = self.0.iter().rev().flatten().skip(from);
+        to.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
+    }
+}
+
+/// Lends memory, and echoes the payload.
+#[derive(Default)]
 struct Lender {
-    volume: Arc<SuperBlock>,
     landed: AtomicUsize,
 }
 
@@ -406,8 +422,8 @@ impl FileSystem for Lender {
         }
     }
 
-    fn lend_frames(&self, len_bytes: usize) -> Option<LandingFrames> {
-        self.volume.landing_frames(len_bytes)
+    fn lend_memory(&self, len_bytes: usize) -> Option<Box<dyn LandingMemory>> {
+        Some(Box::new(Pages(vec![[0; PAGE]; len_bytes.div_ceil(PAGE)])))
     }
 
     fn write_landed(&self, _: &Context<'_>, _: &RequestHeader, args: &WriteIn, landed: Landed<'_>, reply: Reply) {
@@ -419,12 +435,8 @@ impl FileSystem for Lender {
 }
 
 #[test]
-fn all_requests_arrive_intact_while_large_writes_land_in_frames() {
-    let arena = Arena::create(&ArenaConfig::memfd(64 << 20)).unwrap();
-    let tunables = Tunables { flusher_threads: 0, ..Tunables::default() };
-    let engine = Engine::new(arena, Arc::new(ManualClock::new(Timestamp(0))), tunables);
-    let volume = engine.mount("a", Arc::new(MemBackend::new())).unwrap();
-    let lender = Arc::new(Lender { volume, landed: AtomicUsize::new(0) });
+fn all_requests_arrive_intact_while_large_writes_land_in_lent_memory() {
+    let lender = Arc::new(Lender::default());
     let pool = Pool::new(PoolOptions { readers: 1, ..PoolOptions::default() }).unwrap();
     let (transport, peer) = loopback().unwrap();
     peer.init(u64::MAX >> 1).unwrap();

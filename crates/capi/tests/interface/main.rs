@@ -6,7 +6,7 @@
 
 mod header;
 #[allow(dead_code, reason = "a part of what other test programs use")]
-#[path = "../../../fuse/tests/needs/mod.rs"]
+#[path = "../../../mount/tests/needs/mod.rs"]
 mod needs;
 
 use std::fs;

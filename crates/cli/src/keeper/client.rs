@@ -14,7 +14,7 @@ use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_sig
 use rustix::stdio::dup2_stdin;
 use rustix::thread::set_name;
 use rustix::time::{ClockId, clock_gettime};
-use slackwater_fuse::Keeper;
+use slackwater_mount::Keeper;
 
 use crate::control::protocol::{FailedUpgrade, KeptStatus, VolumeOptions};
 use crate::exit::Failure;

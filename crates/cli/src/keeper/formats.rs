@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use slackwater_arena::Arena;
-use slackwater_fuse::MountRecord;
 use slackwater_host::Printable as _;
+use slackwater_mount::MountRecord;
 
 use crate::exit::Failure;
 use crate::keeper::protocol::PROTOCOL_VERSION;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
-use slackwater_fuse::MountRecord;
+use slackwater_mount::MountRecord;
 
 use crate::control::protocol::{Transport, VolumeOptions};
 use crate::exit::Failure;

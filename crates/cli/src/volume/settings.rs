@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slackwater_fuse::tenants::TenantConfig;
+use slackwater_mount::tenants::TenantConfig;
 
 use crate::exit::Failure;
 use crate::option_values::{parse_dirty_limit, parse_duration};

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 #[allow(dead_code, reason = "a part of what the tests of tenants have")]
-#[path = "../../../fuse/tests/tenants/rig.rs"]
+#[path = "../../../mount/tests/tenants/rig.rs"]
 mod cgroups;
 mod client;
 #[allow(dead_code, reason = "the tests of the API use the rest")]
@@ -15,7 +15,7 @@ mod failures;
 mod killing_proxy;
 mod life;
 #[allow(dead_code, reason = "a part of what other test programs use")]
-#[path = "../../../fuse/tests/needs/mod.rs"]
+#[path = "../../../mount/tests/needs/mod.rs"]
 mod needs;
 mod node;
 mod options;

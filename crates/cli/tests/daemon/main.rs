@@ -6,12 +6,12 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 #[allow(dead_code, reason = "a part of what the tests of tenants have")]
-#[path = "../../../fuse/tests/tenants/rig.rs"]
+#[path = "../../../mount/tests/tenants/rig.rs"]
 mod cgroups;
 mod hung_source;
 mod kills;
 #[allow(dead_code, reason = "a part of what other test programs use")]
-#[path = "../../../fuse/tests/needs/mod.rs"]
+#[path = "../../../mount/tests/needs/mod.rs"]
 mod needs;
 mod nine_hung_sources;
 mod observers;

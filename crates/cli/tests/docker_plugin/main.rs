@@ -11,7 +11,7 @@ mod daemon;
 mod engines;
 mod failures;
 #[allow(dead_code, reason = "a part of what other test programs use")]
-#[path = "../../../fuse/tests/needs/mod.rs"]
+#[path = "../../../mount/tests/needs/mod.rs"]
 mod needs;
 mod plugin;
 #[path = "../rig/mod.rs"]

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 #[allow(dead_code, reason = "a part of what other test programs use")]
-#[path = "../../../fuse/tests/needs/mod.rs"]
+#[path = "../../../mount/tests/needs/mod.rs"]
 mod needs;
 mod objects;
 #[path = "../rig/mod.rs"]

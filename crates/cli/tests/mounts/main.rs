@@ -7,7 +7,7 @@
 
 mod bind_mounts;
 #[allow(dead_code, reason = "a part of what the tests of tenants have")]
-#[path = "../../../fuse/tests/tenants/rig.rs"]
+#[path = "../../../mount/tests/tenants/rig.rs"]
 mod cgroups;
 mod conflicts;
 mod crash_mix;
@@ -27,13 +27,13 @@ mod metrics;
 mod mount8;
 mod mount_flags;
 #[allow(dead_code, reason = "a part of what other test programs use")]
-#[path = "../../../fuse/tests/needs/mod.rs"]
+#[path = "../../../mount/tests/needs/mod.rs"]
 mod needs;
 mod other_programs;
 mod other_users;
 mod places;
 #[allow(dead_code, reason = "a part of what other test programs use")]
-#[path = "../../../fuse/tests/volume/programs.rs"]
+#[path = "../../../mount/tests/volume/programs.rs"]
 mod programs;
 mod prometheus;
 mod remounts;

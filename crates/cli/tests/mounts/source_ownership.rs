@@ -14,7 +14,8 @@ use slackwater::{Engine, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::{Fault, FaultControl, Rule, SystemClock};
 use slackwater_fuse::mount::MountOptions;
-use slackwater_fuse::{MountedVolume, Pool, PoolOptions, UmountRequest};
+use slackwater_fuse::{Pool, PoolOptions};
+use slackwater_mount::{MountedVolume, UmountRequest};
 
 use crate::bytes;
 use crate::needs;

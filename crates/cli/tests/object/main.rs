@@ -11,7 +11,7 @@ mod kills;
 mod lifecycle;
 mod maintenance;
 #[allow(dead_code, reason = "a part of what other test programs use")]
-#[path = "../../../fuse/tests/needs/mod.rs"]
+#[path = "../../../mount/tests/needs/mod.rs"]
 mod needs;
 mod programs;
 mod readers;

@@ -7,7 +7,7 @@
 
 mod by_descriptor;
 #[allow(dead_code, reason = "a part of what the tests of tenants have")]
-#[path = "../../../fuse/tests/tenants/rig.rs"]
+#[path = "../../../mount/tests/tenants/rig.rs"]
 mod cgroups;
 mod commands;
 mod daemon_many_kills;
@@ -20,7 +20,7 @@ mod kept;
 mod load;
 mod lost_servers;
 mod many_kills;
-#[path = "../../../fuse/tests/needs/mod.rs"]
+#[path = "../../../mount/tests/needs/mod.rs"]
 mod needs;
 #[cfg(feature = "object")]
 mod object_volumes;

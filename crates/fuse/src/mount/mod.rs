@@ -206,7 +206,10 @@ fn mount_by_call(mountpoint: &Path, root_mode: u32, options: &MountOptions) -> R
 }
 
 /// Mounts at another directory what the connection `device` serves. Only root can.
-pub(crate) fn mount_again(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -> Result<(), MountError> {
+///
+/// # Errors
+/// Nothing is mounted there.
+pub fn mount_again(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -> Result<(), MountError> {
     mount_connection(device, mountpoint, check_mountpoint(mountpoint)?, options)
 }
 

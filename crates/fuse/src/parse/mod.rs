@@ -5,7 +5,6 @@
 //! P2. The length in the header is the length of the message.
 //! P3. A message may continue after its last known field: later protocols append fields, and extensions follow.
 
-mod change;
 mod entry;
 mod operation;
 #[cfg(test)]
@@ -17,7 +16,6 @@ use std::os::unix::ffi::OsStrExt;
 use crate::abi::{self, InHeader, Opcode, Wire, WriteIn};
 use crate::request::{Payload, RequestHeader};
 
-pub(crate) use change::Change;
 pub use entry::parse_entry;
 pub(crate) use entry::{copy_entry, is_write, parse_write_entry};
 pub use operation::{Forgets, InitRequest, Operation};

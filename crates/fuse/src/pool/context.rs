@@ -52,7 +52,8 @@ impl<'a> Context<'a> {
     }
 
     /// Where calls go that may block, if this thread never may.
-    pub(crate) const fn workers(&self) -> Option<&'a Arc<Workers>> {
+    #[must_use]
+    pub const fn workers(&self) -> Option<&'a Arc<Workers>> {
         match self.thread {
             Thread::Pool { .. } => None,
             Thread::Ring(workers) => Some(workers),
@@ -110,7 +111,7 @@ impl<'a> Context<'a> {
 
 impl Context<'_> {
     /// Calls [`PoolOptions::on_memory_freed`](super::PoolOptions::on_memory_freed), which may take a while.
-    pub(crate) fn memory_freed(&self) {
+    pub fn memory_freed(&self) {
         let _blocking = self.try_block();
         // The kernel sends forgets to the pool only.
         if let Thread::Pool { core, .. } = self.thread {

@@ -7,7 +7,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use slackwater::LandingFrames;
 use slackwater_sync::shim::atomic::Ordering;
 use slackwater_sync::shim::{Arc, Weak, thread_local};
 
@@ -15,7 +14,7 @@ use super::context::{Context, Role};
 use super::table::slot_of;
 use super::{CLOSING, Core};
 use crate::connection::is_closed_within;
-use crate::landing::LandingPad;
+use crate::landing::{LandingMemory, LandingPad};
 use crate::session::{Ended, Shared};
 
 /// How long a surplus thread waits for a request before it exits.
@@ -105,15 +104,15 @@ impl Reader {
     /// session then.
     fn read(&mut self, token: u64, session: &Arc<Shared>) -> Role {
         let transport = &session.connection.transport;
-        let mut frames = None;
+        let mut lent = None;
         let mut is_closed = false;
         let mut role = Role::Reader;
         let mut turns = 0;
         loop {
-            let how = match self.receive(session, &mut frames) {
+            let how = match self.receive(session, &mut lent) {
                 Ok(len) => {
                     role = self.note_client(token, session, role, len);
-                    role = self.handle(token, session, role, frames.as_mut(), len);
+                    role = self.handle(token, session, role, lent.as_deref_mut(), len);
                     turns += 1;
                     if session.has_ended() || role == Role::Former {
                         return role;
@@ -170,16 +169,16 @@ impl Reader {
         if session.solo.lease.join() { Role::Reader } else { Role::Former }
     }
 
-    /// Reads a message: to the landing pad, or with its payload in frames if recent payloads were large.
-    fn receive(&mut self, session: &Shared, frames: &mut Option<LandingFrames>) -> Result<usize, Errno> {
+    /// Reads a message: to the landing pad, or with its payload in lent memory if recent payloads were large.
+    fn receive(&mut self, session: &Shared, lent: &mut Option<Box<dyn LandingMemory>>) -> Result<usize, Errno> {
         let transport = &session.connection.transport;
         if self.expects_large == 0 {
-            *frames = None;
-        } else if frames.is_none() {
-            *frames = session.lend_frames(self.pad.max_write());
+            *lent = None;
+        } else if lent.is_none() {
+            *lent = session.lend_memory(self.pad.max_write());
         }
-        match frames {
-            Some(frames) => self.pad.receive_to(frames, |buffers| transport.receive(buffers)),
+        match lent {
+            Some(lent) => self.pad.receive_to(&mut **lent, |buffers| transport.receive(buffers)),
             None => transport.receive(&mut self.pad.buffers()),
         }
     }
@@ -190,12 +189,12 @@ impl Reader {
         token: u64,
         session: &Arc<Shared>,
         role: Role,
-        frames: Option<&mut LandingFrames>,
+        lent: Option<&mut (dyn LandingMemory + 'static)>,
         len: usize,
     ) -> Role {
         let cx = Context::in_pool(&self.core, session, token, role);
         HANDLING.set(true);
-        match frames.and_then(|frames| self.pad.landed(frames, len)) {
+        match lent.and_then(|lent| self.pad.landed(lent, len)) {
             Some(message) => session.dispatch_landed(&cx, message),
             None => session.dispatch(&cx, self.pad.message(len)),
         }

@@ -37,7 +37,7 @@ use queue::Queue;
 use thread::{Prepared, Sizes};
 
 pub(crate) use queue::RingSlot;
-pub(crate) use workers::Workers;
+pub use workers::Workers;
 
 /// CPUs that the machine may have, in ranges.
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";

@@ -8,6 +8,7 @@
 //!     sleep. If the first thread cannot be started, the call runs on the caller's thread.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -21,7 +22,8 @@ const IDLE: Duration = Duration::from_secs(5);
 
 type Call = Box<dyn FnOnce() + Send>;
 
-pub(crate) struct Workers {
+/// The threads of a session over io_uring for calls that may block; see [`Context::workers`](crate::Context::workers).
+pub struct Workers {
     /// Limit of threads.
     most: usize,
     state: Mutex<State>,
@@ -42,13 +44,14 @@ impl Workers {
     }
 
     /// Whether a call would begin at once.
-    pub(crate) fn has_room(&self) -> bool {
+    #[must_use]
+    pub fn has_room(&self) -> bool {
         let state = self.state.lock();
         state.waiting.len() < state.idle + self.most - state.threads
     }
 
     /// Runs `call` on the next free thread.
-    pub(crate) fn run(self: &Arc<Self>, call: impl FnOnce() + Send + 'static) {
+    pub fn run(self: &Arc<Self>, call: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         state.waiting.push_back(Box::new(call));
         let must_start = state.waiting.len() > state.idle && state.threads < self.most;
@@ -96,6 +99,12 @@ impl Workers {
                 return;
             }
         }
+    }
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers").field("most", &self.most).finish_non_exhaustive()
     }
 }
 

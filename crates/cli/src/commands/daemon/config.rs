@@ -9,8 +9,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use slackwater_fuse::tenants::TenantConfig;
 use slackwater_host::Printable as _;
+use slackwater_mount::tenants::TenantConfig;
 
 use crate::control::protocol::{MountRequest, Transport, VolumeOptions};
 use crate::exit::Failure;

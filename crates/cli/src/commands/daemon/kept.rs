@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use slackwater_arena::Arena;
-use slackwater_fuse::tenants::TenantConfig;
+use slackwater_mount::tenants::TenantConfig;
 
 use crate::arguments::DaemonArguments;
 use crate::commands::daemon::socket::Socket;

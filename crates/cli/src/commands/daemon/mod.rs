@@ -42,9 +42,9 @@ use std::sync::{Arc, Mutex};
 
 use slackwater::{Engine, Namespace, Tunables, UmountGrace};
 use slackwater_backends::SystemClock;
-use slackwater_fuse::tenants::TenantConfig;
 use slackwater_host::Printable as _;
 use slackwater_host::size;
+use slackwater_mount::tenants::TenantConfig;
 
 use crate::arguments::DaemonArguments;
 use crate::commands::doctor;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::ValueEnum as _;
-use slackwater_fuse::tenants::TenantConfig;
 use slackwater_host::Printable as _;
+use slackwater_mount::tenants::TenantConfig;
 
 use crate::arguments::MountArguments;
 use crate::control::protocol::{Transport, VolumeOptions};

@@ -26,9 +26,9 @@ use std::time::Duration;
 
 use slackwater::{Engine, Namespace, SuperBlock};
 use slackwater_fuse::Pool;
-use slackwater_fuse::tenants::TenantConfig;
 use slackwater_host::Printable as _;
 use slackwater_host::size;
+use slackwater_mount::tenants::TenantConfig;
 
 use crate::commands::daemon::events::Events;
 use crate::commands::daemon::kept;

@@ -1,0 +1,187 @@
+//! The engine's [`Memcg`] for each tenant that [`Tenants`] finds: the one charged for a request's dirty and cached
+//! pages.
+//!
+//! # Invariants
+//! Y1. A tenant has one `Memcg` from when it is first found until its cgroup is removed. Then the `Memcg` is taken
+//!     offline, and a tenant found later under the same number gets another.
+//!
+//! Y2. The data that an earlier process left is charged to the tenants of its files, which are found by their
+//!     [keys](Tenants::key). A tenant that does not exist any more leaves its data to the root, as in Y1.
+//!
+//! # Lock order
+//! The table comes before the engine's leaves: a tenant is created, and its limit set, under it. Lookups are made
+//! before it is locked. So a lookup may end after its tenant was removed or configured; then it is repeated (Y1).
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use slackwater::{Engine, Memcg};
+use slackwater_sync::lock::{Mutex, RwLock};
+use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
+use slackwater_sync::shim::{Arc, Weak, thread};
+
+use crate::lock_order::{CONFIGURING, TENANCY};
+use crate::tenants::{Tenant, TenantConfig, TenantId, Tenants, TenantsError, Watcher};
+
+/// How long the watching thread may take to notice that the `Tenancy` was dropped.
+const EXIT_POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+struct Charged {
+    memcg: Arc<Memcg>,
+    limit_bytes: Option<u64>,
+}
+
+impl Charged {
+    fn set_limit(&mut self, limit_bytes: Option<u64>) {
+        if self.limit_bytes != limit_bytes {
+            self.limit_bytes = limit_bytes;
+            self.memcg.set_limit_bytes(limit_bytes);
+        }
+    }
+}
+
+/// Charges the writes on the mounts of one engine to tenants.
+pub struct Tenancy {
+    tenants: Tenants,
+    engine: Engine,
+    charged: RwLock<HashMap<TenantId, Charged>>,
+    /// Number of removals and configurations; changes with `charged` locked.
+    changes: AtomicU64,
+    /// Held from the change of the configuration until the tenants have their new limits.
+    configuring: Mutex<()>,
+}
+
+impl Tenancy {
+    /// Charges the tenants that `tenants` finds in `engine`. A thread waits for the removal of cgroups; it ends with
+    /// the last reference.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn new(tenants: Tenants, engine: &Engine) -> io::Result<Arc<Self>> {
+        let watcher = tenants.watcher();
+        let charged = RwLock::new(TENANCY, HashMap::new());
+        let (changes, configuring) = (AtomicU64::new(0), Mutex::new(CONFIGURING, ()));
+        let tenancy = Arc::new(Self { tenants, engine: engine.clone(), charged, changes, configuring });
+        let weak = Arc::downgrade(&tenancy);
+        engine.find_tenants_by(move |key| {
+            let tenancy = weak.upgrade()?;
+            tenancy.charged_as(|| tenancy.tenants.find_by_key(key))
+        });
+        if let Some(watcher) = watcher {
+            if let Some(reason) = watcher.polling_reason() {
+                tracing::warn!(reason, "looking for removed cgroups once per second");
+            }
+            let weak = Arc::downgrade(&tenancy);
+            thread::Builder::new().name("sw-tenants".to_owned()).spawn(move || watch(&weak, watcher))?;
+        }
+        Ok(tenancy)
+    }
+
+    /// The tenant charged for the writes of thread `pid` of `uid`. `None` if unknown, so that the file's owner is
+    /// charged.
+    pub(crate) fn memcg(&self, pid: u32, uid: u32) -> Option<Arc<Memcg>> {
+        self.charged_as(|| self.tenants.find(pid, uid))
+    }
+
+    /// The `Memcg` of the tenant that `find` finds.
+    fn charged_as(&self, find: impl Fn() -> Option<Arc<Tenant>>) -> Option<Arc<Memcg>> {
+        loop {
+            let changes = self.changes.load(Ordering::Acquire); // before the lookup
+            let tenant = find()?;
+            if let Some(charged) = self.charged.read().get(&tenant.id)
+                && charged.limit_bytes == tenant.limit_bytes
+            {
+                return Some(Arc::clone(&charged.memcg));
+            }
+            if let Some(memcg) = self.insert(&tenant, changes) {
+                return Some(memcg);
+            }
+        }
+    }
+
+    /// The same for a tenant that was charged before: reading only cached data does not make a new tenant.
+    pub(crate) fn existing(&self, pid: u32, uid: u32) -> Option<Arc<Memcg>> {
+        let tenant = self.tenants.find(pid, uid)?;
+        self.charged.read().get(&tenant.id).map(|charged| Arc::clone(&charged.memcg))
+    }
+
+    /// Whether the reads and writes of thread `pid` of `uid` stay out of the cache, if its tenant says so.
+    pub(crate) fn dontcache(&self, pid: u32, uid: u32) -> Option<bool> {
+        if !self.tenants.has_dontcache() {
+            return None;
+        }
+        self.tenants.find(pid, uid)?.dontcache
+    }
+
+    /// Replaces the settings of `tenant`; a default `config` removes them. When this returns, an existing tenant has
+    /// its new limit and its waiting writes continue under it; other tenants get the limit when they are first found. A
+    /// cgroup without settings may no longer be a tenant of its own. Its dirty data stays charged to the old tenant
+    /// until it is clean.
+    ///
+    /// # Errors
+    /// `tenant` cannot be a tenant; nothing has changed.
+    ///
+    /// # Blocking
+    /// For files of cgroups, and another change of the configuration. The caller holds no lock of rank 5 or more.
+    pub fn set_config(&self, tenant: &Path, config: TenantConfig) -> Result<(), TenantsError> {
+        let _one = self.configuring.lock();
+        let path = self.tenants.set_config(tenant, config)?;
+        let name = path.to_string_lossy();
+        let ids: Vec<TenantId> = {
+            let table = self.charged.write();
+            self.changes.fetch_add(1, Ordering::Release);
+            table.iter().filter(|(_, charged)| charged.memcg.name() == name).map(|(id, _)| *id).collect()
+        };
+        for id in ids {
+            let limit_bytes = self.tenants.limit_bytes(id, &path);
+            if let Some(charged) = self.charged.write().get_mut(&id) {
+                charged.set_limit(limit_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// The `Memcg` of a tenant that was looked up after `changes`. `None` if a tenant was removed or configured
+    /// meanwhile. If it was this one, its `Memcg` would never go offline, or would have an old limit.
+    fn insert(&self, tenant: &Tenant, changes: u64) -> Option<Arc<Memcg>> {
+        let mut table = self.charged.write();
+        if self.changes.load(Ordering::Relaxed) != changes {
+            return None;
+        }
+        let charged = table.entry(tenant.id).or_insert_with(|| {
+            let memcg = self.engine.memcg_create(&tenant.path, None, tenant.limit_bytes);
+            memcg.set_key(self.tenants.key(tenant.id));
+            Charged { memcg, limit_bytes: tenant.limit_bytes }
+        });
+        charged.set_limit(tenant.limit_bytes);
+        Some(Arc::clone(&charged.memcg))
+    }
+
+    fn forget(&self, id: TenantId) {
+        let removed = {
+            let mut table = self.charged.write();
+            self.changes.fetch_add(1, Ordering::Release);
+            table.remove(&id)
+        };
+        if let Some(charged) = removed {
+            self.engine.memcg_offline(&charged.memcg);
+        }
+    }
+}
+
+/// Takes tenants offline when their cgroups are removed, until the tenancy is dropped.
+fn watch(tenancy: &Weak<Tenancy>, mut watcher: Watcher) {
+    loop {
+        let timeout = watcher.poll_interval().map_or(EXIT_POLL_INTERVAL, |interval| interval.min(EXIT_POLL_INTERVAL));
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        let fd = watcher.fd();
+        let mut polled: Vec<_> = fd.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let _ = poll(&mut polled, Some(&timeout)); // there may be a removal, whatever ended the poll
+        drop(polled);
+        let Some(tenancy) = tenancy.upgrade() else { return };
+        watcher.drain().into_iter().for_each(|id| tenancy.forget(id));
+    }
+}
