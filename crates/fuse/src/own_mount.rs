@@ -82,6 +82,9 @@ pub struct Call<T>(Arc<Outcome<T>>);
 
 impl<T> Call<T> {
     /// Waits for its end.
+    ///
+    /// # Errors
+    /// That of the call, or that of the system if no thread could be started for it.
     pub fn join(self) -> io::Result<T> {
         self.0.done.wait();
         let result = self.0.result.lock().take();
@@ -91,6 +94,9 @@ impl<T> Call<T> {
 
 /// Does `work` on such a thread. Descriptors that it opens are its own; it cannot use others (O1). Threads that it starts
 /// by [`start_beside`] have the same ones.
+///
+/// # Errors
+/// The process has no such threads: `Unsupported`.
 pub fn start<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<Call<T>> {
     let queue = QUEUE.get().and_then(Option::as_ref).ok_or(io::ErrorKind::Unsupported)?;
     let outcome = Arc::new(Outcome { result: Mutex::new(TRANSPORT, None), done: Completion::new() });
@@ -106,6 +112,9 @@ pub fn start<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 's
 }
 
 /// Does `work` on another thread, which has the descriptors of this one.
+///
+/// # Errors
+/// The system starts no thread.
 pub fn start_beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
     thread::Builder::new().name(OWN_MOUNT_THREAD.to_owned()).spawn(work)
 }
