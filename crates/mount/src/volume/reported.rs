@@ -72,9 +72,11 @@ impl Volume {
     }
 
     /// RELEASE: the last descriptor of an open file was closed. The new bytes of an emptied file are written back, if no later
-    /// truncation has begun.
+    /// truncation has begun and no other writer has the file open.
     pub(super) fn note_release(&self, open: &OpenFile) {
-        if open.node.emptied.clear(open.written_back.load(Ordering::Acquire))
+        let is_last_writer = open.node.writers.load(Ordering::SeqCst) == 1;
+        if is_last_writer
+            && open.node.emptied.clear(open.written_back.load(Ordering::Acquire))
             && let Some(keeping) = &self.keeping
         {
             self.remember(keeping, &open.node);
