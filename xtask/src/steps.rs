@@ -39,7 +39,8 @@ pub(crate) struct Step {
 enum When {
     /// In each run.
     Always,
-    /// In each run, beside the checks that follow, at the lowest priority: it computes, and tests of mounts leave CPUs idle.
+    /// In each run, beside the checks that follow, at the lowest priority and with a target folder of its own: it computes,
+    /// and tests of mounts leave CPUs idle.
     Beside,
     /// In the full checks.
     Full,
@@ -51,10 +52,10 @@ pub(crate) const STEPS: [Step; 13] = [
     Step { name: "fmt", about: "formatting", when: When::Always, run: |_| no_tests(Cargo::new("fmt --all --check").run()) },
     Step { name: "tidy", about: "rules of the project that no standard tool knows", when: When::Always, run: |_| no_tests(tidy::run()) },
     Step { name: "licences", about: "licences of all dependencies", when: When::Always, run: |_| no_tests(licences::run()) },
-    Step { name: "clippy", about: "all targets, built with more lints, warnings refused", when: When::Always, run: clippy },
-    Step { name: "docs", about: "rustdoc of all items, broken links refused", when: When::Always, run: docs },
     Step { name: "loom", about: "exhaustive model checks of the primitives", when: When::Beside, run: loom },
     Step { name: "shuttle", about: "random schedules of the protocols", when: When::Beside, run: shuttle },
+    Step { name: "docs", about: "rustdoc of all items, broken links refused", when: When::Beside, run: docs },
+    Step { name: "clippy", about: "all targets, built with more lints, warnings refused", when: When::Always, run: clippy },
     Step { name: "test", about: "unit, integration and doc tests; every example is run", when: When::Always, run: test },
     Step { name: "uring", about: "mounts over io_uring; needs root and Linux 6.14", when: When::Always, run: uring },
     Step { name: "dist", about: "packages, and their life on a fresh Debian; needs root", when: When::Full, run: |_| no_tests(dist::step()) },
@@ -338,6 +339,7 @@ impl Drop for Switch {
 
 fn docs(_: Extent) -> Result<Tested, String> {
     let doc = Cargo::new("doc --workspace --all-features --no-deps --document-private-items")
+        .env("CARGO_TARGET_DIR", "target/docs")
         .env("RUSTDOCFLAGS", "-D warnings");
     no_tests(doc.run())
 }

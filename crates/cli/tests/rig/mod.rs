@@ -491,7 +491,8 @@ pub(crate) fn is_enough(done: u64, variable: &str, default: u64, is_idle: bool) 
 /// `count` bytes that differ between positions and between seeds.
 pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
-    let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
+    let mut bytes = Vec::with_capacity(count.next_multiple_of(8));
+    (0..count.div_ceil(8)).for_each(|_| bytes.extend_from_slice(&random.next().to_le_bytes()));
     bytes.truncate(count);
     bytes
 }

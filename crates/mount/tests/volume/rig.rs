@@ -250,7 +250,10 @@ fn open_to_all(path: &Path) {
 
 /// Bytes that are not zero and differ from page to page.
 pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i / 7 + i / 4096) as u8 ^ seed | 1).collect()
+    let block: Vec<u8> = (0..4093).map(|i| (i / 7) as u8 ^ seed | 1).collect();
+    let mut bytes = block.repeat(len / block.len() + 1);
+    bytes.truncate(len);
+    bytes
 }
 
 #[track_caller]

@@ -82,7 +82,8 @@ impl Walk {
 
     fn same(&self, how: &str, at: usize, found: &[u8]) {
         let wanted = &self.model[at..at + found.len()];
-        if let Some(first) = (0..found.len()).find(|i| found[*i] != wanted[*i]) {
+        if found != wanted {
+            let first = (0..found.len()).find(|i| found[*i] != wanted[*i]).expect("they differ");
             let same = |i: &usize| found[*i] != wanted[*i];
             let count = (first..found.len()).filter(same).count();
             let log: Vec<_> = self.log.iter().map(String::as_str).collect();

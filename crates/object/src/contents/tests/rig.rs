@@ -165,7 +165,8 @@ impl Pending {
     /// The answer, and the bytes of the frames.
     pub(crate) async fn wait(self) -> (Result<usize, BackendError>, Vec<u8>) {
         let answer = self.answer.await.expect("every unit is answered");
-        let bytes = self.frames.iter().flat_map(|frame| self.arena.read(*frame).to_vec()).collect();
+        let mut bytes = Vec::new();
+        self.frames.iter().for_each(|frame| bytes.extend_from_slice(&self.arena.read(*frame).to_vec()));
         self.frames.into_iter().for_each(|frame| self.arena.free(frame));
         (answer, bytes)
     }
