@@ -52,12 +52,12 @@ pub(crate) const STEPS: [Step; 13] = [
     Step { name: "fmt", about: "formatting", when: When::Always, run: |_| no_tests(Cargo::new("fmt --all --check").run()) },
     Step { name: "tidy", about: "rules of the project that no standard tool knows", when: When::Always, run: |_| no_tests(tidy::run()) },
     Step { name: "licences", about: "licences of all dependencies", when: When::Always, run: |_| no_tests(licences::run()) },
+    Step { name: "clippy", about: "all targets, built with more lints, warnings refused", when: When::Always, run: clippy },
     Step { name: "loom", about: "exhaustive model checks of the primitives", when: When::Beside, run: loom },
     Step { name: "shuttle", about: "random schedules of the protocols", when: When::Beside, run: shuttle },
-    Step { name: "docs", about: "rustdoc of all items, broken links refused", when: When::Beside, run: docs },
-    Step { name: "clippy", about: "all targets, built with more lints, warnings refused", when: When::Always, run: clippy },
     Step { name: "test", about: "unit, integration and doc tests; every example is run", when: When::Always, run: test },
     Step { name: "uring", about: "mounts over io_uring; needs root and Linux 6.14", when: When::Always, run: uring },
+    Step { name: "docs", about: "rustdoc of all items, broken links refused", when: When::Full, run: docs },
     Step { name: "dist", about: "packages, and their life on a fresh Debian; needs root", when: When::Full, run: |_| no_tests(dist::step()) },
     Step { name: "heavy", about: "long tests, kills and databases, with release builds", when: When::Full, run: heavy },
     Step { name: "suites", about: "real programs on a mounted directory; needs root", when: When::Full, run: suites },
@@ -339,20 +339,23 @@ impl Drop for Switch {
 
 fn docs(_: Extent) -> Result<Tested, String> {
     let doc = Cargo::new("doc --workspace --all-features --no-deps --document-private-items")
-        .env("CARGO_TARGET_DIR", "target/docs")
         .env("RUSTDOCFLAGS", "-D warnings");
     no_tests(doc.run())
 }
 
-/// The gate leaves out the search for missing barriers, in which each scenario runs once for each barrier, and the two largest
-/// scenarios.
+/// The gate leaves out the search for missing barriers, in which each scenario runs once for each barrier, and two large
+/// scenarios, and allows fewer preemptions.
 fn loom(extent: Extent) -> Result<Tested, String> {
     let left_out = "--skip mutants:: --skip the_callback_follows_all_work --skip the_element_behind_a_removed_one";
-    model_check("loom", &["slackwater-sync"], if extent == Extent::Full { "" } else { left_out }, None)
+    let (arguments, variable) = match extent {
+        Extent::Gate => (left_out, Some(("SLACKWATER_LOOM_PREEMPTIONS", "2"))),
+        Extent::Full => ("", None),
+    };
+    model_check("loom", &["slackwater-sync"], arguments, variable)
 }
 
 fn shuttle(extent: Extent) -> Result<Tested, String> {
-    let executions = if extent == Extent::Full { None } else { Some(("SLACKWATER_SHUTTLE_EXECUTIONS", "300")) };
+    let executions = if extent == Extent::Full { None } else { Some(("SLACKWATER_SHUTTLE_EXECUTIONS", "100")) };
     model_check("shuttle", &["slackwater", "slackwater-sync"], "", executions)
 }
 

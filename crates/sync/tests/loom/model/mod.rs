@@ -38,13 +38,17 @@ pub(crate) const PLAIN: &[AsymModel] = &[AsymModel::Full];
 pub(crate) const BOTH: &[AsymModel] = &[AsymModel::Full, AsymModel::Tokens];
 
 impl Scenario {
-    /// Runs the scenario to the end in each of its models, or in the one that `SLACKWATER_ASYM` names.
+    /// Runs the scenario to the end in each of its models, or in the one that `SLACKWATER_ASYM` names; with no more
+    /// preemptions than `SLACKWATER_LOOM_PREEMPTIONS` allows.
     pub(crate) fn check(&self) {
         let wanted = std::env::var("SLACKWATER_ASYM").ok();
+        let allowed = std::env::var("SLACKWATER_LOOM_PREEMPTIONS").ok();
+        let allowed = allowed.map(|number| number.parse().expect("SLACKWATER_LOOM_PREEMPTIONS is a number"));
+        let preemptions = self.preemptions.into_iter().chain(allowed).min();
         for asym in self.asym.iter().filter(|asym| wanted.as_ref().is_none_or(|w| *w == title(**asym))) {
             let start = Instant::now();
-            let executions = model::check(*asym, self.preemptions, self.body);
-            let bound = self.preemptions.map_or("any number of".to_owned(), |n| format!("at most {n}"));
+            let executions = model::check(*asym, preemptions, self.body);
+            let bound = preemptions.map_or("any number of".to_owned(), |n| format!("at most {n}"));
             let (asym, seconds) = (title(*asym), start.elapsed().as_secs_f64());
             println!("{}: all {executions} executions, {bound} preemptions, {asym} fences, {seconds:.1} s", self.name);
         }
