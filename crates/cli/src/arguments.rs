@@ -1,14 +1,14 @@
 //! The command line.
 
-use std::net::SocketAddr;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Id, Parser, Subcommand};
+use serde::{Deserialize, Serialize};
 use slackwater_host::Printable as _;
 
 use crate::containers::arguments::{CsiArguments, DockerPluginArguments};
-use crate::control::protocol::Transport;
 use crate::exit::{EXIT_STATUSES, Failure};
 use crate::help_texts::{
     COMPLETIONS_NOTES, DAEMON_NOTES, DOCTOR_NOTES, EVENTS_NOTES, EXAMPLES, LS_NOTES, MAN_NOTES, MOUNT_NOTES,
@@ -16,12 +16,9 @@ use crate::help_texts::{
     UPGRADE_NOTES,
 };
 use crate::object::arguments::{FsckArguments, GcArguments, MkfsArguments};
-use crate::option_values::{
-    DIRTY_EXPIRE, DIRTY_RATIO, parse_address, parse_duration, parse_follow, parse_interval, parse_tenant_dontcache,
-    parse_tenant_limit, parse_upload_limit,
-};
 use crate::registry::Registry;
-use crate::volume::front_end::TenantBy;
+use crate::spec::values::{Address, Age, parse_duration, parse_interval};
+use crate::spec::{MountSpec, ServerSpec, fields};
 
 /// Mount a directory or an object store through a write-back cache.
 ///
@@ -49,8 +46,16 @@ pub(crate) enum Command {
     /// Print the versions of the formats that a mount with --keep hands to its next process
     #[command(hide = true)]
     Formats,
+    /// Serve as another process of this program has specified
+    #[command(hide = true)]
+    Serve {
+        /// The inherited descriptor with the specification
+        specification: i32,
+        /// The command, for people
+        shown: Vec<OsString>,
+    },
     /// Serve many volumes in one process, with one cache
-    Daemon(DaemonArguments),
+    Daemon(Box<DaemonArguments>),
     /// List the volumes of a daemon
     #[command(after_help = format!("{LS_NOTES}\n\n{EXIT_STATUSES}"))]
     Ls(QueryArguments),
@@ -98,23 +103,12 @@ pub(crate) enum Command {
 }
 
 /// Options of `mount` that apply to a whole process, and so conflict with `--daemon`.
-const OF_THE_PROCESS: [&str; 12] = [
-    "cache",
-    "dirty_ratio",
-    "tenant_by",
-    "tenant_limit",
-    "tenant_dontcache",
-    "dirty_expire",
-    "metrics",
-    "foreground",
-    "background",
-    "keep",
-    "arena",
-    "wait",
-];
+fn of_the_process() -> Vec<Id> {
+    fields::ids::<ServerSpec>().into_iter().chain(["foreground", "background", "keep", "wait"].map(Id::from)).collect()
+}
 
 /// The option that selects a daemon.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct DaemonSocket {
     /// Socket of the daemon [default: daemon.sock in the runtime directory, which is /run/slackwater for root]
     #[arg(long, value_name = "PATH", env = "SLACKWATER_SOCKET", hide_env_values = true)]
@@ -132,7 +126,7 @@ impl DaemonSocket {
     }
 }
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = format!("{DAEMON_NOTES}\n\n{EXIT_STATUSES}"))]
 pub(crate) struct DaemonArguments {
     #[command(flatten)]
@@ -140,18 +134,14 @@ pub(crate) struct DaemonArguments {
     /// Configuration file: cache, tenants, and the volumes to mount at start
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Size of the cache that all volumes share, such as 2GiB [default: as for mount]
-    #[arg(long, value_name = "SIZE", value_parser = slackwater_host::size::parse)]
-    pub(crate) cache: Option<u64>,
-    /// File on tmpfs that holds the cache [default: one per socket in /dev/shm/slackwater-UID]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) arena: Option<PathBuf>,
-    /// Serve metrics for Prometheus at http://ADDRESS/metrics, as for mount
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
-    pub(crate) metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) server: ServerSpec,
+    /// Age at which dirty data is written back, of volumes that have none of their own [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) dirty_expire: Option<Age>,
     /// Serve a page with live figures at http://ADDRESS/, such as 9811; for other machines, add --web-token-file
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
-    pub(crate) web: Option<SocketAddr>,
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) web: Option<Address>,
     /// Show figures on the page only to those who have the token in FILE, which other users cannot read
     #[arg(long, value_name = "FILE")]
     pub(crate) web_token_file: Option<PathBuf>,
@@ -239,7 +229,7 @@ pub(crate) struct UpgradeArguments {
     pub(crate) all: bool,
 }
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 #[command(after_help = format!("{MOUNT_NOTES}\n\n{EXIT_STATUSES}"))]
 pub(crate) struct MountArguments {
     /// The source, which holds the data: a directory, or the URL of an object volume
@@ -253,86 +243,14 @@ pub(crate) struct MountArguments {
     pub(crate) source: PathBuf,
     /// Where to mount it: a directory outside SOURCE, whose contents are hidden while it is mounted
     pub(crate) mountpoint: PathBuf,
-    /// Size of the cache, such as 2GiB; allocated at once, and never exceeded
-    ///
-    /// The default is 1/8 of the memory, but at most half of the available memory and of this cgroup's limit, and at
-    /// most 3/4 of the free space in /dev/shm.
-    #[arg(long, value_name = "SIZE", value_parser = slackwater_host::size::parse)]
-    pub(crate) cache: Option<u64>,
-    /// Percentage of the cache that may hold unwritten data [default: 20]
-    ///
-    /// Write-back starts at half of it. Writers are slowed down from three quarters of it on, and block when it is used
-    /// up.
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub(crate) dirty_ratio: Option<u32>,
-    /// How tenants are distinguished: by cgroup, by uid, or one per volume [default: volume]
-    ///
-    /// Each tenant has its own limits and waits only for its own data. With `volume` all users of the mount are one
-    /// tenant.
-    #[arg(long, value_name = "WHAT", value_parser = clap::value_parser!(TenantBy))]
-    pub(crate) tenant_by: Option<TenantBy>,
-    /// Limit the unwritten data of a tenant, such as /containers/a=64MiB
-    ///
-    /// A cgroup is written as in /proc/PID/cgroup or as its directory, a user as uid:1000=64MiB. Can be given several
-    /// times. The memory limit of a cgroup applies too, and the smaller limit counts.
-    #[arg(long, value_name = "TENANT=SIZE", value_parser = parse_tenant_limit)]
-    pub(crate) tenant_limit: Vec<(PathBuf, u64)>,
-    /// Keep nothing in the cache: write data back at once, and evict it when it is durable
-    ///
-    /// To override this for one file, set its attribute user.slackwater.dontcache to 0 (cache it) or 1 (do not).
-    #[arg(long)]
-    pub(crate) dontcache: bool,
-    /// Turn --dontcache on or off for a tenant, such as /containers/backup=on
-    ///
-    /// Applies to a cgroup and to those below it. The attribute of a file overrides it. Can be given several times.
-    #[arg(long, value_name = "TENANT=on|off", value_parser = parse_tenant_dontcache)]
-    pub(crate) tenant_dontcache: Vec<(PathBuf, bool)>,
-    /// Age at which dirty data is written back [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub(crate) dirty_expire: Option<Duration>,
-    /// Mount it read-only
-    ///
-    /// An object volume can be mounted read-only on any number of machines beside the one that writes.
-    #[arg(long)]
-    pub(crate) read_only: bool,
-    /// How old a read-only object volume may be, compared with its writer's last commit [default: 5s]
-    #[arg(long, value_name = "TIME", value_parser = parse_follow)]
-    pub(crate) follow: Option<Duration>,
-    /// Take an object volume from the process that has it
-    ///
-    /// That process keeps everything that it has made durable, and can write nothing more: its fsync fails with ESTALE.
-    /// Use it only if that process is dead or cannot be reached.
-    #[arg(long)]
-    pub(crate) take_over: bool,
-    /// Limit what an object volume sends to its store per second, such as 50MiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_upload_limit)]
-    pub(crate) upload_limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) spec: MountSpec,
     /// A file with the credentials of an object volume, in place of those in the environment
     ///
     /// It has lines such as AWS_ACCESS_KEY_ID=KEY, and no other user may access it. Each process of the mount reads it
     /// again.
     #[arg(long, value_name = "FILE")]
     pub(crate) credentials: Option<PathBuf>,
-    /// Let other users access the mount, subject to file permissions [default for root]
-    #[arg(long)]
-    pub(crate) allow_other: bool,
-    /// How requests reach this process: by /dev/fuse, by io_uring, or by io_uring if possible
-    ///
-    /// io_uring is faster, above all if other CPUs are idle. It needs Linux 6.14 and
-    /// `echo Y > /sys/module/fuse/parameters/enable_uring`, and takes a thread for each CPU. `auto` does not use it in a
-    /// daemon, which has many volumes. With `uring` the mount fails where it is not possible. Choose `dev` for a process
-    /// that you stop by a signal or in a debugger: with io_uring, programs that wait for it cannot be killed meanwhile.
-    #[arg(long, value_name = "WHAT", default_value_t = Transport::Auto, value_enum)]
-    pub(crate) transport: Transport,
-    /// Ignore set-user-ID and set-group-ID bits
-    #[arg(long)]
-    pub(crate) nosuid: bool,
-    /// Do not allow device files to be opened
-    #[arg(long)]
-    pub(crate) nodev: bool,
-    /// Do not allow programs to be executed
-    #[arg(long)]
-    pub(crate) noexec: bool,
     /// Stay in the foreground until it is unmounted [default]
     #[arg(long, conflicts_with = "background")]
     pub(crate) foreground: bool,
@@ -347,24 +265,13 @@ pub(crate) struct MountArguments {
     /// and on overlayfs or FUSE), the keeper has a descriptor for each file that the kernel knows.
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Serve metrics for Prometheus at http://ADDRESS/metrics, such as 9810 or 127.0.0.1:9810
-    ///
-    /// A port alone listens on 127.0.0.1, which only this machine can reach. Anyone who can reach the address sees the
-    /// names of tenants and the mount point.
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
-    pub(crate) metrics: Option<SocketAddr>,
-    /// File on tmpfs that holds the cache [default: one per SOURCE in /dev/shm/slackwater-UID]
-    ///
-    /// The local log of an object volume is a folder beside it.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) arena: Option<PathBuf>,
     /// Wait until no other process has SOURCE mounted, instead of failing or adding a mount point at once
     #[arg(long)]
     pub(crate) wait: bool,
     /// Mount it in the running daemon
     ///
-    /// The volume uses the daemon's cache, tenants and --dirty-expire. The command returns once it is mounted.
-    #[arg(long, conflicts_with_all = OF_THE_PROCESS)]
+    /// The volume uses the daemon's cache and tenants. The command returns once it is mounted.
+    #[arg(long, conflicts_with_all = of_the_process())]
     pub(crate) daemon: bool,
     /// Name of the volume in the daemon [default: the last component of MOUNTPOINT]
     #[arg(long, value_name = "NAME", requires = "daemon")]
@@ -380,20 +287,6 @@ pub(crate) struct MountArguments {
     /// Set by the keeper in the process that it starts, whose standard input is their socket
     #[arg(long, hide = true)]
     pub(crate) kept: bool,
-}
-
-impl MountArguments {
-    pub(crate) fn dirty_ratio(&self) -> u32 {
-        self.dirty_ratio.unwrap_or(DIRTY_RATIO)
-    }
-
-    pub(crate) fn dirty_expire(&self) -> Duration {
-        self.dirty_expire.unwrap_or(DIRTY_EXPIRE)
-    }
-
-    pub(crate) fn tenant_by(&self) -> TenantBy {
-        self.tenant_by.unwrap_or(TenantBy::Volume)
-    }
 }
 
 #[derive(Args, Clone, Debug)]

@@ -198,7 +198,8 @@ Settings of a tenant:
   dontcache=on|off|none    as --tenant-dontcache of mount
   name=NAMESPACE/POD|none  of a pod: its name where tenants are shown
 
-A change lasts until the daemon ends.
+These of a volume are options of mount, too. A change lasts until the
+daemon ends.
 
 Examples:
   slackwater set web dontcache=on

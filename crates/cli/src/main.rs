@@ -1,7 +1,8 @@
 //! The `slackwater` command.
 //!
 //! ```text
-//! arguments         the command line; option_values parses values, help_texts has the notes of its help
+//! arguments         the command line; help_texts has the notes of its help
+//! spec/             the options of a volume and of the process that serves it, in all sources
 //! exit              failures and exit statuses
 //! commands/         one file or folder per command, among them the mount process and the daemon
 //! volume/           a volume as a mount process and a daemon serve it
@@ -32,13 +33,13 @@ mod keeper;
 mod log;
 mod metrics;
 mod object;
-mod option_values;
 mod os;
 mod output;
 mod parallel;
 mod pods;
 mod registry;
 mod source;
+mod spec;
 mod volume;
 
 use std::path::Path;
@@ -53,6 +54,7 @@ use crate::commands::{
 };
 use crate::exit::Failure;
 use crate::output::terminal::errln;
+use crate::spec::start::Start;
 
 fn main() -> ExitCode {
     os::sys::share_heaps();
@@ -84,6 +86,12 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Restart(arguments) => restart::run(arguments)?,
         Command::Upgrade(arguments) => upgrade::run(arguments)?,
         Command::Formats => upgrade::formats()?,
+        Command::Serve { specification, .. } => {
+            return match Start::inherited(*specification)? {
+                Start::Mount(arguments) => mount::serve(*arguments),
+                Start::Daemon(arguments) => daemon::run(&arguments),
+            };
+        }
         Command::Daemon(arguments) => return daemon::run(arguments),
         Command::Ls(arguments) => ls::run(arguments)?,
         Command::Tenants(arguments) => tenants::run(arguments)?,

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use crate::arguments::DaemonSocket;
 use crate::exit::EXIT_STATUSES;
 use crate::help_texts::{CSI_NOTES, DOCKER_PLUGIN_NOTES};
-use crate::option_values::parse_duration;
+use crate::spec::values::parse_duration;
 
 /// The services that a plugin offers.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, ValueEnum)]

@@ -5,75 +5,26 @@
 //! and are passed over. The values are those of the command line.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use slackwater_host::Printable as _;
 
 use crate::exit::Failure;
-use crate::option_values::{parse_dirty_limit, parse_duration, parse_upload_limit};
+use crate::spec::fields::{self, Refused};
+use crate::spec::{IN_CONTAINERS, VolumeSpec};
 
 /// The beginning of all keys.
 const PREFIX: &str = "slackwater.";
+/// The limit that is not an option of a mount: most files and directories of a directory volume. With an example.
+pub(crate) const QUOTA_INODES: (&str, &str) = ("quota-inodes", "100000");
 /// Most characters of a key or a value in a message.
 const SHOWN_MAX: usize = 64;
 
-/// Limits of one volume. `None`: no limit, or the default of the daemon.
+/// Limits of one volume: options of its mount, and a quota; each by its name without the prefix, with a valid value in
+/// the form that [`fields::text_of`] has.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(into = "BTreeMap<String, String>", try_from = "BTreeMap<String, String>")]
-pub(crate) struct Limits {
-    /// Most dirty data, in bytes.
-    pub(crate) dirty_limit: Option<u64>,
-    /// Whether data stays out of the cache.
-    pub(crate) dontcache: Option<bool>,
-    /// Age at which dirty data is written back.
-    pub(crate) dirty_expire: Option<Duration>,
-    /// Most bytes per second that an object volume sends to its store.
-    pub(crate) upload_limit: Option<u64>,
-    /// Most files and directories of a directory volume.
-    pub(crate) quota_inodes: Option<u64>,
-}
-
-/// One key: how its value is read, and how it is written.
-struct Key {
-    name: &'static str,
-    example: &'static str,
-    read: fn(Limits, &str) -> Result<Limits, String>,
-    write: fn(&Limits) -> Option<String>,
-}
-
-const KEYS: [Key; 5] = [
-    Key {
-        name: "dirty-limit",
-        example: "64MiB",
-        read: |limits, value| Ok(Limits { dirty_limit: Some(parse_dirty_limit(value)?), ..limits }),
-        write: |limits| limits.dirty_limit.map(|bytes| bytes.to_string()),
-    },
-    Key {
-        name: "dontcache",
-        example: "on",
-        read: |limits, value| Ok(Limits { dontcache: Some(on_or_off(value)?), ..limits }),
-        write: |limits| limits.dontcache.map(|is_on| if is_on { "on" } else { "off" }.to_owned()),
-    },
-    Key {
-        name: "dirty-expire",
-        example: "5s",
-        read: |limits, value| Ok(Limits { dirty_expire: Some(parse_duration(value)?), ..limits }),
-        write: |limits| limits.dirty_expire.map(|age| humantime::format_duration(age).to_string()),
-    },
-    Key {
-        name: "upload-limit",
-        example: "50MiB",
-        read: |limits, value| Ok(Limits { upload_limit: Some(parse_upload_limit(value)?), ..limits }),
-        write: |limits| limits.upload_limit.map(|bytes| bytes.to_string()),
-    },
-    Key {
-        name: "quota-inodes",
-        example: "100000",
-        read: |limits, value| Ok(Limits { quota_inodes: Some(count(value)?), ..limits }),
-        write: |limits| limits.quota_inodes.map(|inodes| inodes.to_string()),
-    },
-];
+pub(crate) struct Limits(BTreeMap<String, String>);
 
 impl Limits {
     /// Reads the attributes that begin with `slackwater.`, and passes over all others.
@@ -84,26 +35,58 @@ impl Limits {
         let mut limits = Self::default();
         for (attribute, value) in attributes {
             let Some(name) = attribute.strip_prefix(PREFIX) else { continue };
-            let key = KEYS.iter().find(|key| key.name == name).ok_or_else(|| unknown(attribute))?;
-            limits = (key.read)(limits, value).map_err(|reason| {
+            let (_, example) = keys().find(|(key, _)| *key == name).ok_or_else(|| unknown(attribute))?;
+            let value = checked(name, value).map_err(|reason| {
                 Failure::usage(format!("{attribute}=\"{}\": {reason}", shown(value)))
-                    .advise(format!("write for example {attribute}={}", key.example))
+                    .advise(format!("write for example {attribute}={example}"))
             })?;
+            limits.0.insert(name.to_owned(), value);
         }
         Ok(limits)
     }
 
-    /// Those that are settings of a running volume, as for `slackwater set`.
-    pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
-        let dirty_limit = self.dirty_limit.map(|bytes| ("dirty-limit", bytes.to_string()));
-        let dirty_expire = self.dirty_expire.map(|age| ("dirty-expire", humantime::format_duration(age).to_string()));
-        dirty_limit.into_iter().chain(dirty_expire).collect()
+    /// The value of a limit, if there is one.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// `options` of the mount, and those of the limits.
+    pub(crate) fn options(&self, mut options: VolumeSpec) -> VolumeSpec {
+        for (name, value) in &self.0 {
+            // The quota is none of them.
+            let _ = fields::set(&mut options, name, Some(value));
+        }
+        options
+    }
+
+    /// Most files and directories.
+    pub(crate) fn quota_inodes(&self) -> Option<u64> {
+        self.get(QUOTA_INODES.0)?.parse().ok()
     }
 
     /// The attributes from which [`Limits::parse`] reads the same limits.
     pub(crate) fn attributes(&self) -> BTreeMap<String, String> {
-        KEYS.iter().filter_map(|key| Some((format!("{PREFIX}{}", key.name), (key.write)(self)?))).collect()
+        self.0.iter().map(|(name, value)| (format!("{PREFIX}{name}"), value.clone())).collect()
     }
+}
+
+/// All names, each with an example.
+fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+    IN_CONTAINERS.into_iter().chain([QUOTA_INODES])
+}
+
+/// The value in the form that is kept.
+fn checked(name: &str, value: &str) -> Result<String, String> {
+    if name == QUOTA_INODES.0 {
+        let inodes = value.parse().ok().filter(|inodes: &u64| *inodes > 0);
+        return inodes.map(|inodes| inodes.to_string()).ok_or_else(|| "not a positive whole number".to_owned());
+    }
+    let mut options = VolumeSpec::default();
+    fields::set(&mut options, name, Some(value)).map_err(|refused| match refused {
+        Refused::Invalid(why) => why,
+        Refused::Unknown => "not an option of a volume".to_owned(),
+    })?;
+    Ok(fields::text_of(&options, name).unwrap_or_default())
 }
 
 impl From<Limits> for BTreeMap<String, String> {
@@ -121,21 +104,9 @@ impl TryFrom<BTreeMap<String, String>> for Limits {
 }
 
 fn unknown(attribute: &str) -> Failure {
-    let known: Vec<_> = KEYS.iter().map(|key| format!("{PREFIX}{}", key.name)).collect();
+    let known: Vec<_> = keys().map(|(name, _)| format!("{PREFIX}{name}")).collect();
     Failure::usage(format!("unknown attribute \"{}\"", shown(attribute)))
         .advise(format!("known attributes: {}", known.join(", ")))
-}
-
-fn on_or_off(value: &str) -> Result<bool, String> {
-    match value {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("neither on nor off".to_owned()),
-    }
-}
-
-fn count(value: &str) -> Result<u64, String> {
-    value.parse().ok().filter(|count| *count > 0).ok_or_else(|| "not a positive whole number".to_owned())
 }
 
 /// A text from outside, for a message that quotes it.
@@ -151,9 +122,12 @@ pub(super) fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::spec::values::{Age, DirtyLimit, Rate};
 
     fn parsed(attributes: &[(&str, &str)]) -> Result<Limits, Failure> {
         Limits::parse(&attributes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
@@ -170,14 +144,16 @@ mod tests {
             ("csi.storage.k8s.io/pvc/name", "data"),
             ("pool", "/srv/pool"),
         ]);
-        let expected = Limits {
-            dirty_limit: Some(64 << 20),
-            dontcache: Some(true),
-            dirty_expire: Some(Duration::from_millis(500)),
-            upload_limit: Some(50_000_000),
-            quota_inodes: Some(1000),
+        let all = all.unwrap();
+        let options = VolumeSpec {
+            dirty_limit: Some(DirtyLimit(64 << 20)),
+            dontcache: true,
+            dirty_expire: Some(Age(Duration::from_millis(500))),
+            upload_limit: Some(Rate(50_000_000)),
+            ..VolumeSpec::default()
         };
-        assert_eq!(all, Ok(expected));
+        assert_eq!((all.options(VolumeSpec::default()), all.quota_inodes()), (options, Some(1000)));
+        assert_eq!(all.get("upload-limit"), Some("50000000"));
         assert_eq!(parsed(&[]), Ok(Limits::default()));
     }
 
@@ -208,14 +184,21 @@ mod tests {
     proptest! {
         #[test]
         fn limits_survive_as_attributes(
-            dirty_limit: Option<u64>,
-            dontcache: Option<bool>,
+            dirty_limit in proptest::option::of(1_048_576_u64..),
+            dontcache: bool,
             age_ms in proptest::option::of(0..10_000_000_000_u64),
             upload_limit in proptest::option::of(65_536_u64..),
             quota_inodes in proptest::option::of(1_u64..),
         ) {
-            let dirty_expire = age_ms.map(Duration::from_millis);
-            let limits = Limits { dirty_limit, dontcache, dirty_expire, upload_limit, quota_inodes };
+            let pairs = [
+                ("dirty-limit", dirty_limit.map(|bytes| bytes.to_string())),
+                ("dontcache", Some(crate::spec::values::switch(dontcache).to_owned())),
+                ("dirty-expire", age_ms.map(|ms| Age(Duration::from_millis(ms)).to_string())),
+                ("upload-limit", upload_limit.map(|bytes| bytes.to_string())),
+                ("quota-inodes", quota_inodes.map(|inodes| inodes.to_string())),
+            ];
+            let pairs = pairs.into_iter().filter_map(|(name, value)| Some((format!("{PREFIX}{name}"), value?)));
+            let limits = Limits::parse(&pairs.collect()).unwrap();
             prop_assert_eq!(Limits::parse(&limits.attributes()), Ok(limits.clone()));
             let text = serde_json::to_string(&limits).unwrap();
             prop_assert_eq!(serde_json::from_str::<Limits>(&text).unwrap(), limits);

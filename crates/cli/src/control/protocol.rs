@@ -7,12 +7,12 @@
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
 use crate::keeper::formats::Formats;
+use crate::spec::{VolumeSpec, wire};
 
 pub(crate) use super::status::{
     Container, Dontcache, FailedUpgrade, KeptStatus, MemoryPressure, ObjectRole, ObjectStatus, Phase, Reads, Shrinker,
@@ -194,8 +194,8 @@ pub(crate) struct MountRequest {
     /// A directory, absolute as is `mountpoint`; or the URL of an object volume.
     pub(crate) source: PathBuf,
     pub(crate) mountpoint: PathBuf,
-    #[serde(default)]
-    pub(crate) options: VolumeOptions,
+    #[serde(default, with = "wire")]
+    pub(crate) options: VolumeSpec,
     /// A file with the credentials of an object volume, absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) credentials: Option<PathBuf>,
@@ -204,76 +204,12 @@ pub(crate) struct MountRequest {
     pub(crate) is_repeated: bool,
 }
 
-/// How requests reach the process of a mount.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Transport {
-    /// io_uring if this machine has it and the process serves a single volume, else /dev/fuse.
-    #[default]
-    Auto,
-    /// io_uring, or nothing is mounted.
-    Uring,
-    /// /dev/fuse.
-    Dev,
-}
-
-impl Transport {
-    /// The same for a process with many volumes: each ring takes a thread per CPU.
-    pub(crate) fn among_many(self) -> Self {
-        if self == Self::Auto { Self::Dev } else { self }
-    }
-
-    pub(crate) fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-impl std::fmt::Display for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Uring => "uring",
-            Self::Dev => "dev",
-        })
-    }
-}
-
 /// The program of the next process of a mount.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NextProgram {
     /// Absolute and without symbolic links, in the mount namespace of the peer.
     pub(crate) path: PathBuf,
     pub(crate) formats: Formats,
-}
-
-/// Options that may differ between volumes.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct VolumeOptions {
-    /// Mounted read-only.
-    pub(crate) read_only: bool,
-    /// Other users may access it. Always so for root.
-    pub(crate) allow_other: bool,
-    /// Set-user-ID and set-group-ID bits have no effect.
-    pub(crate) nosuid: bool,
-    /// Device files cannot be opened.
-    pub(crate) nodev: bool,
-    /// Programs cannot be executed.
-    pub(crate) noexec: bool,
-    /// Keeps what is read and written out of the cache.
-    pub(crate) dontcache: bool,
-    /// How requests arrive.
-    #[serde(skip_serializing_if = "Transport::is_default")]
-    pub(crate) transport: Transport,
-    /// Fences the process that has an object volume.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) take_over: bool,
-    /// How old a read-only object volume may be. `None`: the default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) follow: Option<Duration>,
-    /// Most bytes per second that an object volume sends to its store.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) upload_limit_bytes_per_s: Option<u64>,
 }
 
 /// A reply.
@@ -445,7 +381,7 @@ mod tests {
 
         let mount = |credentials| {
             let [source, mountpoint] = ["/a", "/b"].map(PathBuf::from);
-            let options = VolumeOptions::default();
+            let options = VolumeSpec::default();
             Request::Mount(MountRequest { name: None, source, mountpoint, options, credentials, is_repeated: false })
         };
         assert_eq!(Message::request(mount(None)).version, 1);

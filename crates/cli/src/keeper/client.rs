@@ -16,7 +16,7 @@ use rustix::thread::set_name;
 use rustix::time::{ClockId, clock_gettime};
 use slackwater_mount::Keeper;
 
-use crate::control::protocol::{FailedUpgrade, KeptStatus, VolumeOptions};
+use crate::control::protocol::{FailedUpgrade, KeptStatus};
 use crate::exit::Failure;
 use crate::keeper::estate::{NUMBERS_MAX, Parts};
 use crate::keeper::link::{ANSWERS_WITHIN, Link};
@@ -25,6 +25,7 @@ use crate::keeper::protocol::{HeldVolume, PROTOCOL_VERSION, Place, Predecessor, 
 use crate::keeper::succession::Succession;
 use crate::keeper::talk::Talk;
 use crate::registry::Entry;
+use crate::spec::{VolumeSpec, wire};
 use crate::volume::node_search::Numbered;
 
 /// The keeper, as the server sees it.
@@ -334,11 +335,14 @@ impl KeptVolume {
     ///
     /// # Errors
     /// The keeper has not taken it.
-    pub(crate) fn hold(&self, entry: &Entry, options: VolumeOptions, parts: &Parts) -> Result<(), Failure> {
+    pub(crate) fn hold(&self, entry: &Entry, options: &VolumeSpec, parts: &Parts) -> Result<(), Failure> {
         let (parts, descriptors) = parts.listed();
         let (number, entry) = (self.number, Box::new(entry.clone()));
+        let (options, settings) = wire::split(options);
         let message = ToKeeper::HoldVolume { number, entry, options, parts };
-        self.client.talk.ask(message, &descriptors, ANSWERS_WITHIN).map_err(not_held)
+        self.client.talk.ask(message, &descriptors, ANSWERS_WITHIN).map_err(not_held)?;
+        settings.iter().for_each(|(key, value)| self.set(key, value));
+        Ok(())
     }
 
     /// Records a setting that was changed, for a successor.

@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use slackwater_fuse::is_closed;
 use slackwater_host::{Printable as _, local_stat};
 
-use crate::control::protocol::{FailedUpgrade, VolumeOptions};
+use crate::control::protocol::FailedUpgrade;
 use crate::exit::Failure;
 use crate::keeper::client::monotonic_ns;
 use crate::keeper::link::{DESCRIPTORS_MAX, Link};
@@ -21,6 +21,7 @@ use crate::os::killed_process::end_connection_at;
 use crate::os::mount_table::{is_slackwater, mount_at};
 use crate::output::terminal::errln;
 use crate::registry::Entry;
+use crate::spec::VolumeSpec;
 
 /// Most numbers of files in a message.
 pub(super) const NUMBERS_MAX: usize = 1000;
@@ -98,7 +99,7 @@ impl Parts {
 #[derive(Debug)]
 pub(super) struct Volume {
     pub(super) entry: Entry,
-    options: VolumeOptions,
+    options: VolumeSpec,
     parts: Parts,
     /// Files that were removed while they were open, by number.
     files: BTreeMap<u64, OwnedFd>,
@@ -109,7 +110,7 @@ pub(super) struct Volume {
 }
 
 impl Volume {
-    fn new(entry: Entry, options: VolumeOptions, parts: Parts) -> Self {
+    fn new(entry: Entry, options: VolumeSpec, parts: Parts) -> Self {
         let (files, nodes) = (BTreeMap::new(), BTreeMap::new());
         Self { entry, options, parts, files, nodes, settings: BTreeMap::new(), places: Vec::new() }
     }
@@ -125,7 +126,7 @@ impl Volume {
         HeldVolume {
             number,
             entry: self.entry.clone(),
-            options: self.options,
+            options: self.options.clone(),
             parts: self.parts.0.keys().copied().collect(),
             files: self.files.len().div_ceil(NUMBERS_MAX),
             nodes: self.nodes.len().div_ceil(DESCRIPTORS_MAX),

@@ -15,6 +15,7 @@ use slackwater_mount::MountRecord;
 use crate::exit::Failure;
 use crate::keeper::protocol::PROTOCOL_VERSION;
 use crate::object;
+use crate::spec::start;
 
 /// The hidden command that prints the formats.
 const COMMAND: &str = "formats";
@@ -34,6 +35,10 @@ pub(crate) struct Formats {
     /// The local log of object volumes; 0 in a program without them.
     #[serde(default)]
     object_log: u32,
+    /// The specification with which a keeper starts a server, and the settings of volumes; 0 in a program that takes
+    /// words.
+    #[serde(default)]
+    specification: u32,
 }
 
 impl Formats {
@@ -43,6 +48,7 @@ impl Formats {
         record: MountRecord::FORMAT,
         arena: Arena::FORMAT,
         object_log: object::LOG_FORMAT,
+        specification: start::FORMAT,
     };
 
     /// Asks a program.
@@ -88,6 +94,7 @@ impl Formats {
             ("records of mounts", self.record.into(), mount.record.into()),
             ("messages of keepers", self.keeper.into(), mount.keeper.into()),
             ("logs of object volumes", self.object_log.into(), mount.object_log.into()),
+            ("specifications", self.specification.into(), mount.specification.into()),
         ];
         match formats.into_iter().find(|(_, reads, has)| *has != 0 && reads != has) {
             None => Ok(()),
@@ -109,11 +116,13 @@ mod tests {
         let (own, program) = (Formats::OWN, Path::new("/next"));
         assert_eq!(own.check(program, &own), Ok(()));
         let refusal = |other: Formats| other.check(program, &own).unwrap_err().what;
+        let specification = 0;
         let (arena, record, keeper) = (own.arena + 1, own.record + 1, own.keeper + 1);
         for (other, named) in [
             (Formats { arena, ..own }, format!("/next reads arenas of format {arena}, this mount has {}", own.arena)),
             (Formats { record, ..own }, format!("records of mounts of format {record}, this mount has")),
             (Formats { keeper, ..own }, format!("messages of keepers of format {keeper}, this mount has")),
+            (Formats { specification, ..own }, "specifications of format 0, this mount has 1".into()),
             #[cfg(feature = "object")]
             (Formats { object_log: 0, ..own }, "logs of object volumes of format 0, this mount has".into()),
         ] {
@@ -124,7 +133,7 @@ mod tests {
     #[test]
     fn later_programs_may_print_more() {
         let text = r#"{"keeper":7,"record":8,"arena":9,"ring":10}"#;
-        let formats = Formats { keeper: 7, record: 8, arena: 9, object_log: 0 };
+        let formats = Formats { keeper: 7, record: 8, arena: 9, object_log: 0, specification: 0 };
         assert_eq!(serde_json::from_str::<Formats>(text).unwrap(), formats);
     }
 
@@ -132,6 +141,12 @@ mod tests {
     fn a_program_without_object_volumes_may_get_them() {
         let mount = Formats { object_log: 0, ..Formats::OWN };
         assert_eq!(Formats { object_log: 1, ..mount }.check(Path::new("/next"), &mount), Ok(()));
+    }
+
+    #[test]
+    fn a_mount_of_a_program_that_takes_words_may_get_specifications() {
+        let mount = Formats { specification: 0, ..Formats::OWN };
+        assert_eq!(Formats::OWN.check(Path::new("/next"), &mount), Ok(()));
     }
 
     #[test]

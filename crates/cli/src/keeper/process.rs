@@ -1,6 +1,5 @@
 //! The keeper. It has one thread and waits in one place: for a signal, a message of the server, or the server's end.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,6 +31,7 @@ use crate::os::killed_process::{abort_connections_of, end_connection_at};
 use crate::os::mount_table::{is_slackwater, mount_at};
 use crate::os::sys::{self, Signal, Signals};
 use crate::output::terminal::errln;
+use crate::spec::start::{Inheritable, Start};
 
 /// Servers that may fail in a row before one completes a takeover.
 const FAILURES_MAX: u32 = 10;
@@ -69,8 +69,8 @@ struct Server {
 
 /// The process to keep.
 pub(crate) struct Kept {
-    /// Its command line.
-    pub(crate) arguments: Vec<OsString>,
+    /// Its specification.
+    pub(crate) server: Start,
     /// Of a mount process; a daemon is kept without volumes too.
     pub(crate) mountpoint: Option<PathBuf>,
     /// It leaves the terminal once it serves.
@@ -79,7 +79,7 @@ pub(crate) struct Kept {
 
 /// The keeper.
 struct Keeper {
-    arguments: Vec<OsString>,
+    specification: Inheritable,
     programs: Programs,
     pace: Pace,
     signals: Signals,
@@ -111,7 +111,7 @@ struct Keeper {
 /// For as long as it serves.
 pub(crate) fn run(kept: Kept) -> Result<ExitCode, Failure> {
     let failed = |error: io::Error| Failure::failed(format!("cannot start the keeper: {error}"));
-    let Kept { arguments, mountpoint, is_detached } = kept;
+    let Kept { server, mountpoint, is_detached } = kept;
     let signals = Signals::block();
     let signal_fd = signals.descriptor().map_err(failed)?;
     let nothing = match is_detached {
@@ -125,11 +125,12 @@ pub(crate) fn run(kept: Kept) -> Result<ExitCode, Failure> {
     };
     let estate = Estate::begin();
     sys::keep_descriptors_from_programs();
+    let specification = server.inheritable().map_err(failed)?;
     estate::raise_limit();
     let mount_before = mountpoint.as_deref().and_then(mount_at).filter(is_slackwater);
     let device_before = mount_before.map(|mount| mount.device);
     let keeper = Keeper {
-        arguments,
+        specification,
         programs: Programs::of_this_process().map_err(failed)?,
         pace: Pace::default(),
         signals,
@@ -230,7 +231,7 @@ impl Keeper {
         let (link, other) = Link::pair()?;
         let mut command = self.programs.command();
         // Ctrl-C reaches the keeper alone, which passes it on.
-        command.args(&self.arguments).stdin(Stdio::from(other)).process_group(0);
+        command.args(self.specification.words()).stdin(Stdio::from(other)).process_group(0);
         for variable in OF_KEEPER {
             command.env_remove(variable);
         }

@@ -9,9 +9,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::protocol::{FailedUpgrade, VolumeOptions};
+use crate::control::protocol::FailedUpgrade;
+use crate::exit::Failure;
 use crate::registry::Entry;
-use crate::volume::settings::{ON, READ_ONLY};
+use crate::spec::{VolumeSpec, wire};
 
 /// Incremented when a message changes its meaning.
 pub(crate) const PROTOCOL_VERSION: u32 = 3;
@@ -79,7 +80,8 @@ pub(super) enum ToKeeper {
     HoldVolume {
         number: u64,
         entry: Box<Entry>,
-        options: VolumeOptions,
+        #[serde(with = "wire")]
+        options: VolumeSpec,
         parts: Vec<Part>,
     },
     /// It serves all that the keeper holds. Answered.
@@ -202,7 +204,8 @@ pub(crate) struct Predecessor {
 pub(crate) struct HeldVolume {
     pub(super) number: u64,
     pub(crate) entry: Entry,
-    pub(crate) options: VolumeOptions,
+    #[serde(with = "wire")]
+    pub(crate) options: VolumeSpec,
     pub(super) parts: Vec<Part>,
     /// Messages with numbers of files that follow.
     pub(super) files: usize,
@@ -215,9 +218,12 @@ pub(crate) struct HeldVolume {
 }
 
 impl HeldVolume {
-    /// Its options with what a remount has changed.
-    pub(crate) fn options_now(&self) -> VolumeOptions {
-        let read_only = self.settings.get(READ_ONLY).map_or(self.options.read_only, |value| value == ON);
-        VolumeOptions { read_only, ..self.options }
+    /// `options` with the settings that the volume has now.
+    ///
+    /// # Errors
+    /// A setting, or its value, is not known here.
+    pub(crate) fn changed(&self, mut options: VolumeSpec) -> Result<VolumeSpec, Failure> {
+        self.settings.iter().try_for_each(|(key, value)| options.put(key, value))?;
+        Ok(options)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use slackwater::backend::Backend;
 
-use crate::control::protocol::{ObjectStatus, VolumeOptions};
+use crate::control::protocol::ObjectStatus;
 use crate::exit::Failure;
 #[cfg(feature = "containers")]
 use crate::object::Credentials;
@@ -16,6 +16,7 @@ use crate::object::arguments::{FsckArguments, GcArguments, MkfsArguments};
 use crate::registry::Entry;
 use crate::source::object::ObjectVolume;
 use crate::source::opened::Opening;
+use crate::spec::VolumeSpec;
 
 /// It reads no local logs.
 pub(crate) const LOG_FORMAT: u32 = 0;
@@ -30,13 +31,7 @@ fn absent() -> Failure {
 pub(crate) enum Volume {}
 
 impl Volume {
-    pub(crate) fn open(
-        _: &ObjectVolume,
-        _: &Entry,
-        _: &VolumeOptions,
-        _: bool,
-        _: Opening<'_>,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn open(_: &ObjectVolume, _: &Entry, _: &VolumeSpec, _: bool, _: Opening<'_>) -> Result<Self, Failure> {
         Err(absent())
     }
 

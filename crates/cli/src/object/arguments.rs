@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::exit::EXIT_STATUSES;
 use crate::help_texts::{FSCK_NOTES, GC_NOTES, MKFS_NOTES};
-use crate::option_values::parse_duration;
+use crate::spec::values::parse_duration;
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = format!("{MKFS_NOTES}\n\n{EXIT_STATUSES}"))]

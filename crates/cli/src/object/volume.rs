@@ -13,7 +13,7 @@ use slackwater::backend::Backend;
 use slackwater_host::Printable as _;
 use slackwater_object::{ObjectBackend, OpenOptions, Role, VolumeError};
 
-use crate::control::protocol::{ObjectRole, ObjectStatus, VolumeOptions};
+use crate::control::protocol::{ObjectRole, ObjectStatus};
 use crate::exit::Failure;
 use crate::object::{self, failures, locate, wait_for_store};
 use crate::os::private_dir;
@@ -21,6 +21,7 @@ use crate::registry::Entry;
 use crate::source;
 use crate::source::object::ObjectVolume;
 use crate::source::opened::Opening;
+use crate::spec::VolumeSpec;
 use crate::volume::tenants::ms;
 use crate::volume::{arena_file, front_end};
 
@@ -77,7 +78,7 @@ impl Volume {
     pub(crate) fn open(
         source: &ObjectVolume,
         entry: &Entry,
-        options: &VolumeOptions,
+        options: &VolumeSpec,
         has_data: bool,
         opening: Opening<'_>,
     ) -> Result<Self, Failure> {
@@ -100,8 +101,8 @@ impl Volume {
             take_over: options.take_over && !is_inherited,
             keeper,
             keep_nameless: is_inherited,
-            follow: source.is_read_only.then(|| backend_age(options.follow.unwrap_or(object::FOLLOW))),
-            upload_limit_bytes_per_s: options.upload_limit_bytes_per_s,
+            follow: source.is_read_only.then(|| backend_age(options.follow.map_or(object::FOLLOW, |follow| follow.0))),
+            upload_limit_bytes_per_s: options.upload_limit.map(|limit| limit.0),
         };
         let mut is_waiting = false;
         let error = loop {

@@ -129,6 +129,19 @@ pub(crate) fn stored_descriptors() -> io::Result<Vec<(String, OwnedFd)>> {
     Ok(passed.map(|(number, name)| (name, unsafe { OwnedFd::from_raw_fd(number) })).collect())
 }
 
+/// A descriptor that the process which started this one has passed on by its number. To be called once, before anything
+/// else can own it.
+///
+/// # Errors
+/// No descriptor above the standard three has this number.
+pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+    match number > libc::STDERR_FILENO && kind_of(number).is_some() {
+        // SAFETY: the descriptor is open, and nothing owns it yet.
+        true => Ok(unsafe { OwnedFd::from_raw_fd(number) }),
+        false => Err(io::Error::from_raw_os_error(libc::EBADF)),
+    }
+}
+
 /// Type and device of the file that a descriptor is open on ([`local_stat`]); `None` if it is not open.
 pub(crate) fn kind_of(number: RawFd) -> Option<(FileType, u64)> {
     // SAFETY: the number, which is not -1, is borrowed for a call that changes nothing and fails where it is not open.

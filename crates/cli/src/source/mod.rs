@@ -26,9 +26,9 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "containers")]
 use slackwater_host::Printable as _;
 
-use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
 use crate::registry::Entry;
+use crate::spec::VolumeSpec;
 
 use self::directory::Directory;
 use self::object::ObjectVolume;
@@ -141,10 +141,9 @@ pub(crate) fn absolute(word: &Path) -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// The option, and what it is for.
-pub(crate) fn check_options(word: &Path, options: &VolumeOptions) -> Result<(), Failure> {
-    let VolumeOptions { read_only, take_over, follow, upload_limit_bytes_per_s, .. } = options;
-    let given =
-        [("take-over", *take_over), ("follow", follow.is_some()), ("upload-limit", upload_limit_bytes_per_s.is_some())];
+pub(crate) fn check_options(word: &Path, options: &VolumeSpec) -> Result<(), Failure> {
+    let VolumeSpec { read_only, take_over, follow, upload_limit, .. } = options;
+    let given = [("take-over", *take_over), ("follow", follow.is_some()), ("upload-limit", upload_limit.is_some())];
     for (name, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
         if !is_url(word) {
             return Err(Failure::usage(format!("--{name} is for object volumes, and the source is a directory"))

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use slackwater::backend::{Backend, Found};
 
-use crate::control::protocol::{ObjectStatus, VolumeOptions};
+use crate::control::protocol::ObjectStatus;
 use crate::exit::Failure;
 use crate::object;
 use crate::registry::{self, Entry};
 use crate::source::Source;
 use crate::source::unsynced_mark::UnsyncedMark;
+use crate::spec::VolumeSpec;
 use crate::volume::node_search::{self, Numbered};
 
 /// For which mount a source is opened.
@@ -49,7 +50,7 @@ impl Opened {
     /// For the store.
     pub(crate) fn new(
         entry: &Entry,
-        options: &VolumeOptions,
+        options: &VolumeSpec,
         has_data: bool,
         opening: Opening<'_>,
     ) -> Result<Self, Failure> {

@@ -35,6 +35,7 @@ use crate::output::shell;
 use crate::registry::Entry;
 use crate::source::directory::ON_A_MOUNT;
 use crate::source::opened::Opened;
+use crate::spec::values::Size;
 use crate::volume::damaged_arena;
 
 /// In memory on every Linux.
@@ -79,17 +80,22 @@ pub(crate) fn default_path(name: &str) -> Result<PathBuf, Failure> {
 ///
 /// # Errors
 /// It is below [`CACHE_BYTES_MIN`].
-pub(crate) fn check_cache_bytes(bytes: Option<u64>) -> Result<(), Failure> {
-    match bytes.filter(|bytes| *bytes < CACHE_BYTES_MIN) {
-        Some(bytes) => Err(Failure::usage(format!("a cache of {} is too small", size::text(bytes)))
+pub(crate) fn check_cache_bytes(bytes: Option<Size>) -> Result<(), Failure> {
+    match bytes.filter(|bytes| bytes.0 < CACHE_BYTES_MIN) {
+        Some(Size(bytes)) => Err(Failure::usage(format!("a cache of {} is too small", size::text(bytes)))
             .advise(format!("use at least {}", size::text(CACHE_BYTES_MIN)))),
         None => Ok(()),
     }
 }
 
+/// The size of the cache in the file `path`.
+pub(crate) fn cache_bytes(size: Option<Size>, path: &Path) -> u64 {
+    size.map_or_else(|| default_cache_bytes(path), |size| size.0)
+}
+
 /// An eighth of the memory, but at most half of the available memory and of our cgroup's limit, and at most what fits
 /// into the file system of `path`.
-pub(crate) fn default_cache_bytes(path: &Path) -> u64 {
+fn default_cache_bytes(path: &Path) -> u64 {
     let limits = memory_limits();
     let space = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok());
     // The tables come on top, and other programs need space too.

@@ -8,7 +8,6 @@ use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use slackwater_host::Printable as _;
 
-use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
 use crate::object;
 use crate::os::detach;
@@ -18,6 +17,7 @@ use crate::output::terminal::errln;
 use crate::registry::Entry;
 use crate::source::directory::Directory;
 use crate::source::{self, Source};
+use crate::spec::VolumeSpec;
 
 /// Source and mount point, which may be mounted together.
 pub(crate) struct Endpoints {
@@ -38,7 +38,7 @@ pub(crate) struct Endpoints {
 pub(crate) fn find(
     source: &Path,
     mountpoint: &Path,
-    options: &VolumeOptions,
+    options: &VolumeSpec,
     credentials: Option<&Path>,
     mounts: &[&Entry],
 ) -> Result<Endpoints, Failure> {

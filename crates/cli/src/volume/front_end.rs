@@ -20,10 +20,10 @@ use slackwater_mount::tenants::{TenantConfig, Tenants};
 use slackwater_mount::{Hold, Holder, MountVolumeError, MountedError, MountedVolume};
 pub(crate) use slackwater_mount::{Kept, MountPoint, Tenancy, UmountRequest};
 
-use crate::control::protocol::{Transport, VolumeOptions, Writers};
+use crate::control::protocol::Writers;
 use crate::exit::{Failure, Reason};
 use crate::os::sys;
-use crate::volume::settings::VolumeSetting;
+use crate::spec::{Transport, VolumeSpec};
 
 /// Holders of a busy volume that a message names.
 const HOLDERS_MAX: usize = 20;
@@ -78,11 +78,11 @@ impl FrontEnd {
         volume: &Arc<SuperBlock>,
         source: &Path,
         mountpoint: &Path,
-        options: VolumeOptions,
+        options: &VolumeSpec,
         tenancy: Option<Arc<Tenancy>>,
         kept: Option<Kept>,
     ) -> Result<Arc<Self>, Failure> {
-        let options = MountOptions {
+        let mount_options = MountOptions {
             source: source.to_string_lossy().into_owned(),
             read_only: options.read_only,
             allow_other: options.allow_other || rustix::process::geteuid().is_root(),
@@ -95,16 +95,18 @@ impl FrontEnd {
                 Transport::Uring => Uring::Always,
                 Transport::Dev => Uring::Never,
             },
-            cache_timeout: cache_timeout(options.follow),
+            cache_timeout: cache_timeout(options.follow.map(|follow| follow.0)),
             ..MountOptions::default()
         };
         let volume = Arc::clone(volume);
         let mounted = match kept {
-            None => MountedVolume::mount(pool, volume, mountpoint, &options, tenancy),
-            Some(kept) => MountedVolume::mount_kept(pool, volume, mountpoint, &options, tenancy, kept),
+            None => MountedVolume::mount(pool, volume, mountpoint, &mount_options, tenancy),
+            Some(kept) => MountedVolume::mount_kept(pool, volume, mountpoint, &mount_options, tenancy, kept),
         };
         let mounted = mounted.map_err(|error| not_mounted(mountpoint, &error))?;
-        Ok(Arc::new(Self { mounted, _pool: Arc::clone(pool) }))
+        let front_end = Self { mounted, _pool: Arc::clone(pool) };
+        front_end.apply(options);
+        Ok(Arc::new(front_end))
     }
 
     /// The number of CPUs whose requests come over io_uring, or why they come over /dev/fuse.
@@ -168,13 +170,11 @@ impl FrontEnd {
         self.mounted.on_unmounted(hook);
     }
 
-    /// Changes a setting, from now on.
-    pub(crate) fn set(&self, setting: VolumeSetting) {
-        match setting {
-            VolumeSetting::Dontcache(is_on) => self.mounted.set_dontcache(is_on),
-            VolumeSetting::DirtyLimit(bytes) => self.mounted.bdi().set_dirty_limit(bytes),
-            VolumeSetting::DirtyExpire(age) => self.mounted.bdi().set_dirty_expire(age),
-        }
+    /// Applies the options that can change, from now on.
+    pub(crate) fn apply(&self, options: &VolumeSpec) {
+        self.mounted.set_dontcache(options.dontcache);
+        self.mounted.bdi().set_dirty_limit(options.dirty_limit.map(|limit| limit.0));
+        self.mounted.bdi().set_dirty_expire(options.dirty_expire.map(|age| age.0));
     }
 
     /// Mounts it at `place` as well.

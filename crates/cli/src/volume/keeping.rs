@@ -8,7 +8,6 @@ use std::sync::Arc;
 use rustix::process::{Resource, getrlimit};
 use slackwater_mount::MountRecord;
 
-use crate::control::protocol::{Transport, VolumeOptions};
 use crate::exit::Failure;
 use crate::keeper::Parts;
 use crate::keeper::client::{InheritedVolume, KeeperClient, KeptVolume};
@@ -16,6 +15,7 @@ use crate::keeper::protocol::Part;
 use crate::registry::{Entry, Registry};
 use crate::source;
 use crate::source::ownership::Ownership;
+use crate::spec::{Transport, VolumeSpec};
 use crate::volume::front_end::{FrontEnd, Kept};
 
 /// More would make a takeover slow: each is sent to the successor.
@@ -51,7 +51,7 @@ impl Keeping {
     pub(crate) fn hold(
         mut self,
         entry: &Entry,
-        options: VolumeOptions,
+        options: &VolumeSpec,
         front_end: &FrontEnd,
         ownership: &Ownership,
     ) -> Result<(), Failure> {
@@ -149,7 +149,7 @@ impl Leave for Ownership {
 }
 
 /// Why a volume cannot be kept; `None` if it can.
-pub(crate) fn refusal(source: &Path, options: &VolumeOptions) -> Option<&'static str> {
+pub(crate) fn refusal(source: &Path, options: &VolumeSpec) -> Option<&'static str> {
     if source::is_in_memory(source) {
         return Some("an object volume in memory ends with its process");
     }

@@ -318,21 +318,23 @@ fn tenants_and_limits_reach_a_mount_in_the_background_and_of_fstab() {
     need_fuse();
     let script = r#"
         ln -s "$SANDBOX/slackwater" /sbin/mount.slackwater
-        words() {
-            tr '\0' ' ' < /proc/$(sed 's/.*"pid":\([0-9]*\).*/\1/' run/*.json /run/slackwater/*.json 2>/dev/null)/cmdline
-        }
+        mkdir other
+        # The refusal of a further mount names the options of the process.
         $MOUNT --tenant-by uid --tenant-limit uid:1=1MiB -o tenant-limit=uid:2=8192
-        words
+        fails 3 ./slackwater mount source other --tenant-by cgroup --tenant-limit uid:1=2MiB --tenant-limit uid:2=2MiB
         ./slackwater umount mount
         ended
         mount -t slackwater source mount -o cache=32MiB,tenant-by=volume,tenant-limit=volume=3MiB
-        words
+        fails 3 ./slackwater mount source other --tenant-by uid --tenant-limit volume=2MiB
         umount mount
         ended
     "#;
     let words = [
-        "--tenant-by uid --tenant-limit uid:1=1048576 --tenant-limit uid:2=8192",
-        "--tenant-by volume --tenant-limit volume=3145728",
+        "--tenant-by is cgroup here, and uid there",
+        "--tenant-limit uid:1 is 2.0 MiB (2097152 bytes) here, and 1.0 MiB (1048576 bytes) there",
+        "--tenant-limit uid:2 is 2.0 MiB (2097152 bytes) here, and 8.0 KiB (8192 bytes) there",
+        "--tenant-by is uid here, and volume there",
+        "--tenant-limit volume is 2.0 MiB (2097152 bytes) here, and 3.0 MiB (3145728 bytes) there",
     ];
     Sandbox::new().run_as_root(script).expect(0, &words);
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::commands::daemon::volumes::Volumes;
-use crate::commands::mount::attach;
 use crate::control::protocol::{EventKind, MountRequest};
 use crate::exit::{Failure, Reason};
 use crate::registry::Entry;
+use crate::spec::wire::Stated;
 use crate::volume::endpoints::name_of;
 use crate::volume::front_end::{FrontEnd, MountPoint};
 use crate::volume::name::VolumeName;
@@ -44,7 +44,7 @@ impl Volumes {
         let found = self.sessions().into_iter().find(|(_, session)| has_source(session));
         let is_meant = |name: &VolumeName| request.name.as_ref().is_none_or(|word| word == name.as_str());
         let Some((name, session)) = found.filter(|(name, _)| is_meant(name)) else { return Ok(None) };
-        let stated = attach::stated_of_volume(&request.options);
+        let stated = Stated::of_volume(request.options.clone());
         match session.attach(MountPoint::here(entry.mountpoint.clone()), &stated, request.is_repeated, &mut |_, _| {}) {
             Ok(()) => {}
             Err(failure) if failure.reason == Reason::NotMounted => return Ok(None),

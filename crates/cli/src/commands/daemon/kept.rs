@@ -32,6 +32,7 @@ use crate::keeper::{Parts, Program, process};
 use crate::os::memory_file;
 use crate::parallel::{for_each_parallel, for_each_within};
 use crate::registry::Entry;
+use crate::spec::start::Start;
 use crate::volume::keeping::Leaving;
 use crate::volume::settings;
 
@@ -57,8 +58,8 @@ pub(super) fn keep(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
         return Err(Failure::usage("--keep: only root can keep a daemon yet").advise("start it without --keep"));
     }
     debug_assert!(arguments.keep && !arguments.kept);
-    let line = std::env::args_os().skip(1).chain(["--kept".into()]);
-    process::run(process::Kept { arguments: line.collect(), mountpoint: None, is_detached: false })
+    let server = Start::Daemon(Box::new(DaemonArguments { kept: true, ..arguments.clone() }));
+    process::run(process::Kept { server, mountpoint: None, is_detached: false })
 }
 
 /// A daemon, and what it has from a predecessor.

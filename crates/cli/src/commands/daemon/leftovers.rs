@@ -20,13 +20,14 @@ use slackwater_arena::{Arena, Survivors};
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 
-use crate::control::protocol::{VolumeOptions, VolumeRef};
+use crate::control::protocol::VolumeRef;
 use crate::exit::{Failure, Reason};
 use crate::os::detach::detach;
 use crate::os::mount_table::MountTable;
 use crate::output::terminal::errln;
 use crate::registry::{Entry, Found, Registry};
 use crate::source::opened::{Opened, Opening};
+use crate::spec::VolumeSpec;
 use crate::volume::{arena_file, rescued};
 
 /// The volumes in the arena, by identity.
@@ -214,7 +215,7 @@ fn written_back(
 ) -> Result<(), String> {
     let say = |text: &str| tracing::info!("{text}");
     let opening = Opening::New { keeper, wait: false, say: &say };
-    let opened = Opened::new(entry, &VolumeOptions::default(), left.is_some(), opening);
+    let opened = Opened::new(entry, &VolumeSpec::default(), left.is_some(), opening);
     let opened = opened.map_err(|failure| failure.to_string())?;
     let written = || -> Result<(), String> {
         let Some(left) = left else { return Ok(()) };

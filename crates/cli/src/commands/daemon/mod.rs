@@ -57,6 +57,8 @@ use crate::os::sys::Signals;
 use crate::output::terminal::{errln, outln};
 use crate::pods::Pods;
 use crate::registry::{Entry, Found, Registry};
+use crate::spec::ServerSpec;
+use crate::spec::values::Address;
 use crate::volume::arena_file;
 use crate::volume::keeping::Leaving;
 use crate::volume::process::{prepare_process, tunables};
@@ -65,7 +67,6 @@ use crate::volume::shutdown::End;
 use crate::volume::{front_end, pressure};
 use crate::{http, log, metrics};
 
-use self::config::Config;
 use self::kept::Kept;
 use self::leftovers::Leftovers;
 use self::main_loop::MainLoop;
@@ -103,7 +104,7 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     }
     let configuration = match inherited.and_then(Kept::configuration) {
         Some(configuration) => configuration?,
-        None => arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default(),
+        None => arguments.config.as_deref().map(config::read).transpose()?.unwrap_or_default(),
     };
     let config = config_of(arguments, &configuration)?;
     let registry = Registry::open()?;
@@ -125,7 +126,7 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
 
     let metrics = match inherited.and_then(Kept::metrics) {
         Some(listener) => Some(listener?),
-        None => config.metrics.map(|address| http::listen("--metrics", address)).transpose()?,
+        None => config.metrics.map(|Address(address)| http::listen("--metrics", address)).transpose()?,
     };
 
     let web = match Web::open(&config, inherited.and_then(Kept::web)) {
@@ -149,7 +150,7 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
         Some(arena) => recover_engine(&config, arena?, &arena_path, &dead, kept.iter().flat_map(Kept::entries))?,
         None => start_engine(&config, &arena_path, &dead, &main_loop)?,
     };
-    let mut tenants = config.configured_tenants();
+    let mut tenants = config.tenants();
     kept.as_ref().map_or(Ok(()), |kept| kept.change_tenants(&mut tenants))?;
     let keeper = kept.as_ref().map(|kept| Arc::clone(&kept.keeper));
     let pods = registry.pods_of(&name);
@@ -188,8 +189,8 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let web = web.map(|web| web.serve(&volumes)).transpose();
     let web = web.map_err(|error| Failure::failed(format!("cannot serve the page for operators: {error}")))?;
     let configured: Vec<MountRequest> = match &kept {
-        Some(kept) => kept.not_mounted(config.mounts().collect(), &volumes),
-        None => config.mounts().collect(),
+        Some(kept) => kept.not_mounted(config::mounts(&config).collect(), &volumes),
+        None => config::mounts(&config).collect(),
     };
     // Before the first answer, because the end of such a volume may be asked for.
     let left = startup::leftovers(&volumes, &configured, dead);
@@ -258,7 +259,7 @@ struct Place {
 
 /// Starts everything that volumes need, without volumes.
 fn start_volumes(
-    config: &Config,
+    config: &ServerSpec,
     tenants: BTreeMap<PathBuf, TenantConfig>,
     engine: &Engine,
     registry: Registry,
@@ -270,7 +271,7 @@ fn start_volumes(
         namespace: Namespace::new(engine, UmountGrace::default()),
         engine: engine.clone(),
         pool: front_end::pool(keeper.is_some())?,
-        tenancy: front_end::tenancy(config.tenant_by, tenants.clone(), engine)?,
+        tenancy: front_end::tenancy(config.tenant_by(), tenants.clone(), engine)?,
         tenants: Mutex::new(tenants),
         registry,
         socket: at.socket,
@@ -286,32 +287,29 @@ fn start_volumes(
 }
 
 /// The configuration file, overridden by the command line.
-fn config_of(arguments: &DaemonArguments, configuration: &str) -> Result<Config, Failure> {
-    let mut config = match &arguments.config {
-        Some(path) => Config::of(configuration, path)?,
-        None => Config::default(),
+fn config_of(arguments: &DaemonArguments, configuration: &str) -> Result<ServerSpec, Failure> {
+    let config = match &arguments.config {
+        Some(path) => config::of(configuration, path)?,
+        None => ServerSpec::default(),
     };
-    config.cache = arguments.cache.or(config.cache);
-    config.arena = arguments.arena.clone().or(config.arena);
-    config.metrics = arguments.metrics.or(config.metrics);
-    config.web = arguments.web.or(config.web);
-    config.web_token_file = arguments.web_token_file.clone().or(config.web_token_file);
+    let DaemonArguments { dirty_expire, web, web_token_file, .. } = arguments.clone();
+    let config = config.override_by(&ServerSpec { dirty_expire, web, web_token_file, ..arguments.server.clone() })?;
     arena_file::check_cache_bytes(config.cache)?;
     Ok(config)
 }
 
 /// On the arena of a dead daemon if it has data, otherwise on a new one.
 fn start_engine(
-    config: &Config,
+    config: &ServerSpec,
     arena_path: &Path,
     dead: &[Found],
     main_loop: &MainLoop,
 ) -> Result<(Engine, Leftovers), Failure> {
-    let tunables: Tunables = tunables(config.dirty_ratio, config.dirty_expire);
+    let tunables: Tunables = tunables(config.dirty_ratio(), config.dirty_expire());
     if let Some((arena, survivors, left)) = leftovers::take_arena(arena_path, dead)? {
         return Ok((Engine::recover(arena, survivors, Arc::new(SystemClock), tunables), left));
     }
-    let cache_bytes = config.cache.unwrap_or_else(|| arena_file::default_cache_bytes(arena_path));
+    let cache_bytes = arena_file::cache_bytes(config.cache, arena_path);
     let check = || match main_loop.is_asked() {
         true => Err(Failure::failed("Interrupted before anything was mounted: nothing is lost.")),
         false => Ok(()),
@@ -325,7 +323,7 @@ fn start_engine(
 
 /// On the arena of a predecessor, which has passed it on, with the volumes of `entries`.
 fn recover_engine<'e>(
-    config: &Config,
+    config: &ServerSpec,
     arena: OwnedFd,
     arena_path: &Path,
     dead: &'e [Found],
@@ -336,6 +334,6 @@ fn recover_engine<'e>(
     if let Some(filler) = filler {
         arena_file::fill(filler);
     }
-    let tunables: Tunables = tunables(config.dirty_ratio, config.dirty_expire);
+    let tunables: Tunables = tunables(config.dirty_ratio(), config.dirty_expire());
     Ok((inherited.recover(Arc::new(SystemClock), tunables), left))
 }

@@ -11,8 +11,8 @@ use slackwater::{Engine, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::SystemClock;
 
-use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
+use crate::spec::VolumeSpec;
 use crate::volume::front_end::{self, FrontEnd, MissingFeature, UmountRequest};
 
 /// The smallest arena that works.
@@ -37,8 +37,8 @@ pub(crate) fn run() -> Result<Trial, Failure> {
     let arena = Arena::create(&ArenaConfig::memfd(ARENA_BYTES)).map_err(|error| cannot(&error))?;
     let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount("trial", Arc::new(MemBackend::new())).map_err(|error| cannot(&error))?;
-    let options = VolumeOptions { nosuid: true, nodev: true, noexec: true, ..VolumeOptions::default() };
-    let front_end = FrontEnd::open(&front_end::pool(false)?, &volume, &place.0, &place.0, options, None, None)?;
+    let options = VolumeSpec { nosuid: true, nodev: true, noexec: true, ..VolumeSpec::default() };
+    let front_end = FrontEnd::open(&front_end::pool(false)?, &volume, &place.0, &place.0, &options, None, None)?;
     let trial = Trial { missing: front_end.missing().to_vec(), no_uring: front_end.rings().err() };
     let request = UmountRequest { deadline: Some(DEADLINE), stall: None, force: true, discard: false };
     front_end.umount(request, &|| {})?;

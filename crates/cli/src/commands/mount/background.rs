@@ -6,18 +6,17 @@
 //! # Invariants
 //! B1. Until the new process has detached, it ends as on SIGTERM when its starter ends. So interrupting the command
 //!     interrupts the start, and nothing half-made is left.
-//! B2. The new process has only the descriptors that it opens and the standard three. A lock that a script holds, or
-//!     the end of a pipe, would otherwise stay open as long as the mount.
+//! B2. The new process has only the descriptors that it opens and the standard three; it reads its specification from
+//!     one more and closes that first. A lock that a script holds, or the end of a pipe, would otherwise stay open as
+//!     long as the mount.
 //! B3. Every step of detaching that can fail comes before the mount; afterwards an error could not be reported.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use humantime::format_duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
@@ -27,6 +26,7 @@ use crate::arguments::MountArguments;
 use crate::exit::{Failure, Reason};
 use crate::log;
 use crate::os::sys;
+use crate::spec::start::Start;
 
 /// Starts the mount in a new process. Returns when it is mounted, or with its failure. `announces` says whether to pass
 /// on its announcement.
@@ -39,8 +39,10 @@ use crate::os::sys;
 pub(crate) fn start(arguments: &MountArguments, announces: bool) -> Result<ExitCode, Failure> {
     let failed = |error: io::Error| Failure::failed(format!("cannot start the mount process: {error}"));
     let mut command = Command::new(own_program());
-    command.arg0("slackwater").args(command_line(arguments, &["--detached"]));
     sys::keep_descriptors_from_programs(); // B2
+    let arguments = MountArguments { detached: true, background: false, ..arguments.clone() };
+    let specification = Start::Mount(Box::new(arguments)).inheritable().map_err(failed)?;
+    command.arg0("slackwater").args(specification.words());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut announcement = Vec::new();
     if let Some(mut stdout) = child.stdout.take() {
@@ -63,101 +65,6 @@ pub(crate) fn start(arguments: &MountArguments, announces: bool) -> Result<ExitC
 pub(crate) fn own_program() -> PathBuf {
     let own = std::env::current_exe().ok().filter(|path| path.exists());
     own.unwrap_or_else(|| "/proc/self/exe".into())
-}
-
-/// The command line for a process with the same mount and these hidden flags. The struct is destructured without `..`, so that a new option cannot be
-/// forgotten.
-pub(crate) fn command_line(arguments: &MountArguments, flags: &[&str]) -> Vec<OsString> {
-    let MountArguments {
-        source,
-        mountpoint,
-        cache,
-        dirty_ratio,
-        tenant_by,
-        tenant_limit,
-        dontcache,
-        tenant_dontcache,
-        dirty_expire,
-        read_only,
-        take_over,
-        follow,
-        upload_limit,
-        credentials,
-        allow_other,
-        transport,
-        nosuid,
-        nodev,
-        noexec,
-        foreground: _,
-        background: _,
-        keep,
-        metrics,
-        arena,
-        wait,
-        options,
-        daemon: _,
-        name: _,
-        at: _,
-        detached: _,
-        kept: _,
-    } = arguments;
-    let mut line: Vec<OsString> = vec!["mount".into()];
-    line.extend(flags.iter().map(OsString::from));
-    let mut add = |name: &str, value: OsString| line.extend([OsString::from(name), value]);
-    if let Some(bytes) = cache {
-        add("--cache", bytes.to_string().into());
-    }
-    if let Some(arena) = arena {
-        add("--arena", arena.into());
-    }
-    if let Some(address) = metrics {
-        add("--metrics", address.to_string().into());
-    }
-    if let Some(percent) = dirty_ratio {
-        add("--dirty-ratio", percent.to_string().into());
-    }
-    if let Some(by) = tenant_by {
-        add("--tenant-by", by.to_string().into());
-    }
-    for (tenant, bytes) in tenant_limit {
-        let mut limit = tenant.clone().into_os_string();
-        limit.push(format!("={bytes}"));
-        add("--tenant-limit", limit);
-    }
-    for (tenant, dontcache) in tenant_dontcache {
-        let mut word = tenant.clone().into_os_string();
-        word.push(if *dontcache { "=on" } else { "=off" });
-        add("--tenant-dontcache", word);
-    }
-    if let Some(age) = follow {
-        add("--follow", format_duration(*age).to_string().into());
-    }
-    if let Some(bytes) = upload_limit {
-        add("--upload-limit", bytes.to_string().into());
-    }
-    if let Some(path) = credentials {
-        add("--credentials", path.into());
-    }
-    if let Some(age) = dirty_expire {
-        add("--dirty-expire", format_duration(*age).to_string().into());
-    }
-    add("--transport", transport.to_string().into());
-    options.iter().for_each(|list| add("-o", list.into()));
-    let flags = [
-        (read_only, "--read-only"),
-        (take_over, "--take-over"),
-        (allow_other, "--allow-other"),
-        (nosuid, "--nosuid"),
-        (nodev, "--nodev"),
-        (noexec, "--noexec"),
-        (dontcache, "--dontcache"),
-        (wait, "--wait"),
-        (keep, "--keep"),
-    ];
-    line.extend(flags.into_iter().filter(|(set, _)| **set).map(|(_, name)| name.into()));
-    line.push("--".into());
-    line.extend([source.into(), mountpoint.into()]);
-    line
 }
 
 /// Lets the death of the starting process end this one, until [`Departure::leave`] (B1).
@@ -216,66 +123,5 @@ impl Departure {
         let _ = io::stdout().flush();
         let _ = dup2_stdout(&self.log);
         log::bound(self.log);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::command_line;
-    use crate::arguments::{Arguments, Command};
-
-    #[test]
-    fn another_process_gets_the_same_arguments() {
-        let line = [
-            "slackwater",
-            "mount",
-            "--background",
-            "--cache",
-            "1.5GiB",
-            "--metrics",
-            "[::1]:9810",
-            "--dirty-ratio",
-            "7",
-            "--dirty-expire",
-            "1.0625h",
-            "--tenant-by",
-            "uid",
-            "--tenant-limit",
-            "uid:1=64MiB",
-            "--tenant-limit",
-            "uid:2=5000",
-            "--dontcache",
-            "--tenant-dontcache",
-            "uid:1=on",
-            "--tenant-dontcache",
-            "uid:3=off",
-            "--follow",
-            "1500ms",
-            "--upload-limit",
-            "50MiB",
-            "--credentials",
-            "/etc/keys",
-            "--take-over",
-        ];
-        let flags =
-            ["--read-only", "--allow-other", "--nosuid", "--nodev", "--noexec", "--wait", "--keep", "-o", "nofail"];
-        let parse = |line: Vec<std::ffi::OsString>| {
-            let Command::Mount(arguments) = Arguments::parse_from(line).command else { panic!("the line says mount") };
-            *arguments
-        };
-        let first = parse(
-            line.iter()
-                .chain(&flags)
-                .chain(&["--arena", "/dev/shm/x", "--", "a b", "-c"])
-                .map(|word| (*word).into())
-                .collect(),
-        );
-        let mut second =
-            parse(std::iter::once("slackwater".into()).chain(command_line(&first, &["--detached"])).collect());
-        assert!(second.detached);
-        (second.detached, second.background) = (false, true);
-        assert_eq!(format!("{first:?}"), format!("{second:?}"));
     }
 }

@@ -14,6 +14,7 @@ use crate::control::protocol::{MountRequest, Reply, Request, VolumeRef};
 use crate::exit::Failure;
 use crate::output::terminal::outln;
 use crate::source;
+use crate::spec::fields;
 
 /// The source may have to be examined, and data of an earlier mount written back.
 const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
@@ -32,7 +33,7 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
         name: arguments.name.clone(),
         source: absolute(&arguments.source, source::absolute)?,
         mountpoint: absolute(&arguments.mountpoint, |path| std::path::absolute(path))?,
-        options: options::of_volume(&arguments),
+        options: arguments.spec.volume.clone(),
         credentials: arguments
             .credentials
             .as_deref()
@@ -58,20 +59,11 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
 /// Refuses options that apply to a whole daemon. If they are given as separate options, the command line parser already
 /// refuses them.
 fn check_options(arguments: &MountArguments) -> Result<(), Failure> {
-    let of_daemon = [
-        ("cache", arguments.cache.is_some()),
-        ("arena", arguments.arena.is_some()),
-        ("metrics", arguments.metrics.is_some()),
-        ("dirty-ratio", arguments.dirty_ratio.is_some()),
-        ("dirty-expire", arguments.dirty_expire.is_some()),
-        ("tenant-by", arguments.tenant_by.is_some()),
-        ("tenant-limit", !arguments.tenant_limit.is_empty()),
-        ("tenant-dontcache", !arguments.tenant_dontcache.is_empty()),
-        ("wait", arguments.wait),
-        ("keep", arguments.keep),
-    ];
-    match of_daemon.into_iter().find(|(_, is_said)| *is_said) {
-        Some((name, _)) => Err(Failure::usage(format!("option {name} applies to the whole daemon"))
+    let stated = fields::stated(&arguments.spec.server).next().map(|(name, _)| name);
+    let others = [("wait", arguments.wait), ("keep", arguments.keep)];
+    let others = others.into_iter().find(|(_, is_stated)| *is_stated).map(|(name, _)| name.to_owned());
+    match stated.or(others) {
+        Some(name) => Err(Failure::usage(format!("option {name} applies to the whole daemon"))
             .advise("set it in the daemon's configuration, or mount without --daemon")),
         None => Ok(()),
     }

@@ -18,10 +18,9 @@ use slackwater::Engine;
 use slackwater_backends::SystemClock;
 
 use crate::arguments::MountArguments;
-use crate::commands::mount::background::{self, Departure};
+use crate::commands::mount::background::Departure;
 use crate::commands::mount::main_loop::MainLoop;
-use crate::commands::mount::{Mounted, attach, options, serve_metrics, serve_until_end};
-use crate::control::protocol::{Transport, VolumeOptions};
+use crate::commands::mount::{Mounted, attach, serve_metrics, serve_until_end};
 use crate::control::server;
 use crate::exit::Failure;
 use crate::keeper::client::{Inheritance, KeeperClient};
@@ -30,6 +29,8 @@ use crate::keeper::{Parts, Program, process};
 use crate::registry::{Entry, Registry};
 use crate::source::opened::{Opened, Opening};
 use crate::source::ownership::Ownership;
+use crate::spec::start::Start;
+use crate::spec::{MountSpec, Transport, VolumeSpec};
 use crate::volume::front_end::{self, FrontEnd, Kept};
 use crate::volume::keeping::{self, not_taken_over, taken_over};
 use crate::volume::node_search::Numbered;
@@ -46,10 +47,10 @@ pub(super) fn checked(mut arguments: MountArguments) -> Result<MountArguments, F
         return Ok(arguments);
     }
     let refused = |what: &str| Failure::usage(format!("--keep: {what}")).advise("mount it without --keep");
-    if let Some(why) = keeping::refusal(&arguments.source, &options::of_volume(&arguments)) {
+    if let Some(why) = keeping::refusal(&arguments.source, &arguments.spec.volume) {
         return Err(refused(why));
     }
-    arguments.transport = Transport::Dev;
+    arguments.spec.volume.transport = Transport::Dev;
     Ok(arguments)
 }
 
@@ -61,10 +62,9 @@ pub(super) fn checked(mut arguments: MountArguments) -> Result<MountArguments, F
 /// # Blocking
 /// For as long as it is mounted.
 pub(super) fn keep(arguments: &MountArguments) -> Result<ExitCode, Failure> {
-    let flags: &[&str] = if arguments.detached { &["--kept", "--detached"] } else { &["--kept"] };
     let mountpoint = endpoints::name_of(&arguments.mountpoint).unwrap_or_else(|_| arguments.mountpoint.clone());
     process::run(process::Kept {
-        arguments: background::command_line(arguments, flags),
+        server: Start::Mount(Box::new(MountArguments { kept: true, ..arguments.clone() })),
         mountpoint: Some(mountpoint),
         is_detached: arguments.detached,
     })
@@ -94,7 +94,7 @@ impl Keeping {
     pub(super) fn hold(
         mut self,
         entry: &Entry,
-        options: VolumeOptions,
+        options: &VolumeSpec,
         mounted: &Mounted,
         ownership: &Ownership,
     ) -> Result<(), Failure> {
@@ -122,7 +122,7 @@ pub(super) fn take_over(
     main_loop.mounting();
     let Inheritance { predecessor, parts, mut volumes } = inheritance;
     let mut inherited = volumes.pop().ok_or_else(|| not_taken_over("the keeper does not hold it"))?;
-    let arguments = &MountArguments { read_only: inherited.volume.options_now().read_only, ..arguments.clone() };
+    let options = inherited.volume.changed(arguments.spec.volume.clone())?;
     let kept = keeper.inherited(&inherited.volume);
     let part = |part| parts.duplicate(part).map_err(failed);
     let registry = Registry::open()?;
@@ -133,7 +133,8 @@ pub(super) fn take_over(
     let ownership = keeping::ownership(&inherited, &registry, &entry)?;
     let session = Session::new(Arc::new(entry), Tally::default());
     session.set_kept(&kept);
-    session.set_options(attach::running(arguments, &session.entry));
+    let running = MountSpec { volume: options.clone(), ..arguments.spec.clone() };
+    session.set_spec(attach::running(&running, &session.entry));
     let unanswered =
         server::start(UnixListener::from(part(Part::Control)?), server::PRIVATE, Arc::clone(&session) as _)
             .map_err(failed)?;
@@ -145,9 +146,9 @@ pub(super) fn take_over(
     let nodes = std::mem::take(&mut inherited.nodes);
     let opening = Opening::Inherited { keeper: keeper.pid, check: &|| main_loop.check() };
     let front_end = taken_over(&inherited, &kept)?;
-    let mounted = recover(arguments, &session, part(Part::Arena)?, front_end, nodes, opening)?;
+    let mounted = recover(&arguments.spec, &options, &session, part(Part::Arena)?, front_end, nodes, opening)?;
     mounted.source.inherited_all();
-    Session::inherit(&mounted.front_end, &inherited.volume)?;
+    Session::inherit(&mounted.front_end, &inherited.volume);
     session.show(Some(&mounted.volume));
     session.set_mounted(&mounted.engine, &mounted.front_end, &mounted.source);
     keeper.serves(Some(&predecessor))?;
@@ -163,7 +164,8 @@ pub(super) fn take_over(
 
 /// The volume of a predecessor, with its data and its connection.
 fn recover(
-    arguments: &MountArguments,
+    spec: &MountSpec,
+    options: &VolumeSpec,
     session: &Session,
     arena: OwnedFd,
     mut kept: Kept,
@@ -172,13 +174,14 @@ fn recover(
 ) -> Result<Mounted, Failure> {
     let entry = &session.entry;
     let (left, filler) = arena_file::open_inherited(arena, &entry.arena)?;
-    let options = options::of_volume(arguments);
-    let source = Opened::new(entry, &options, left.has_data(), opening)?;
+    let source = Opened::new(entry, options, left.has_data(), opening)?;
     let (backend, nodes) = source.inherited_backend(&left.inodes(), nodes).map_err(not_taken_over)?;
     (kept.nodes, kept.nodes_max) = (nodes, keeping::nodes_max());
-    let engine = left.recover(Arc::new(SystemClock), tunables(arguments.dirty_ratio(), arguments.dirty_expire()));
+    // The settings of the volume that have changed do not change those of the engine.
+    let MountSpec { server, volume } = spec;
+    let engine = left.recover(Arc::new(SystemClock), tunables(server.dirty_ratio(), volume.dirty_expire()));
     // First, because it finds the tenants of unwritten data.
-    let tenancy = front_end::tenancy(arguments.tenant_by(), options::of_tenants(arguments), &engine)?;
+    let tenancy = front_end::tenancy(server.tenant_by(), server.tenants(), &engine)?;
     let volume = engine.mount(&entry.identity, Arc::clone(&backend)).map_err(not_taken_over)?;
     let (name, mountpoint) = (entry.source.name(), &entry.mountpoint);
     let front_end = FrontEnd::open(&front_end::pool(true)?, &volume, name, mountpoint, options, tenancy, Some(kept))?;

@@ -39,7 +39,7 @@ use slackwater_host::size;
 
 use crate::arguments::MountArguments;
 use crate::commands::doctor;
-use crate::control::protocol::{ObjectRole, VolumeOptions};
+use crate::control::protocol::ObjectRole;
 use crate::control::server::{self, Unanswered};
 use crate::exit::{Failure, Reason};
 use crate::keeper::client::KeeperClient;
@@ -53,6 +53,8 @@ use crate::output::terminal::{errln, outln};
 use crate::registry::{Entry, Found, Registry};
 use crate::source::opened::{Opened, Opening};
 use crate::source::ownership::{self, Ownership};
+use crate::spec::values::Address;
+use crate::spec::{MountSpec, VolumeSpec};
 use crate::volume::arena_file::{self, Left};
 use crate::volume::front_end::{self, FrontEnd, Kept};
 use crate::volume::keeping::nodes_max;
@@ -81,15 +83,25 @@ const LAST_USERS_LOOK: Duration = Duration::from_micros(100);
 /// The cause of the failure; nothing is mounted then.
 pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
     let arguments = options::with_option_lists(arguments)?;
-    let arguments = kept::checked(arguments)?;
-    match (arguments.background, arguments.keep && !arguments.kept) {
-        (true, _) => background::start(&arguments, true),
-        (false, true) => kept::keep(&arguments),
-        (false, false) => serve(&arguments).map(|()| ExitCode::SUCCESS),
+    match arguments.background {
+        true => background::start(&kept::checked(arguments)?, true),
+        false => serve(arguments),
     }
 }
 
-fn serve(arguments: &MountArguments) -> Result<(), Failure> {
+/// Mounts in this process or, if the mount is kept, in one of its own, whose keeper this process becomes.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn serve(arguments: MountArguments) -> Result<ExitCode, Failure> {
+    let arguments = kept::checked(arguments)?;
+    match arguments.keep && !arguments.kept {
+        true => kept::keep(&arguments),
+        false => mount(&arguments).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn mount(arguments: &MountArguments) -> Result<(), Failure> {
     // The variable may be set for other commands.
     if arguments
         .at
@@ -117,14 +129,14 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let registry = Registry::open()?;
     let mounts = registry.entries()?;
     let mounts: Vec<_> = mounts.iter().filter(|found| found.is_alive).map(|found| &found.entry).collect();
-    let options = options::of_volume(arguments);
+    let MountSpec { server, volume: options } = &arguments.spec;
     let endpoints =
-        endpoints::find(&arguments.source, &arguments.mountpoint, &options, arguments.credentials.as_deref(), &mounts)?;
+        endpoints::find(&arguments.source, &arguments.mountpoint, options, arguments.credentials.as_deref(), &mounts)?;
     let identity = endpoints
         .source
         .identity(&mounts)
         .map_err(|error| Failure::failed(format!("cannot identify the source: {error}")))?;
-    let arena_path = match &arguments.arena {
+    let arena_path = match &server.arena {
         Some(path) => arena_file::named(path)?,
         // A reader has no data for a later mount, and several may run at the same time.
         None if endpoints.source.is_reader() => {
@@ -133,9 +145,8 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         None => arena_file::default_path(&identity)?,
     };
 
-    let cache_bytes = arguments.cache;
-    arena_file::check_cache_bytes(cache_bytes)?;
-    let shown_bytes = cache_bytes.unwrap_or_else(|| arena_file::default_cache_bytes(&arena_path));
+    arena_file::check_cache_bytes(server.cache)?;
+    let shown_bytes = arena_file::cache_bytes(server.cache, &arena_path);
     let entry = Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena_path, shown_bytes)
         .kept_by(keeping.as_mut().map(|keeping| keeping.volume().volume().keeper().pid));
     let attach = |found: &Found| attach::attach(found, &entry, arguments);
@@ -143,7 +154,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let acquired = ownership::acquire(&registry, &entry, endpoints.source_fd, arguments.wait, &attach, &say)?;
     let Some(ownership) = acquired else { return Ok(()) };
     // Before anything is written back or mounted, because the port may be in use.
-    let metrics = arguments.metrics.map(|address| http::listen("--metrics", address)).transpose()?;
+    let metrics = server.metrics.map(|Address(address)| http::listen("--metrics", address)).transpose()?;
     let departure = match arguments.detached {
         true => Some(
             Departure::prepare(&registry.log_file(entry.number()))
@@ -152,7 +163,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
         false => None,
     };
     let session = Session::new(Arc::new(entry), Tally::default());
-    session.set_options(attach::running(arguments, &session.entry));
+    session.set_spec(attach::running(&arguments.spec, &session.entry));
     let not_listening =
         |error: io::Error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}"));
     let listener = UnixListener::bind(ownership.registered.socket()).map_err(not_listening)?;
@@ -167,7 +178,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     let metrics = metrics.map(|listener| serve_metrics(listener, &session)).transpose()?;
 
     let opening = Opening::New { keeper: session.entry.keeper, wait: arguments.wait, say: &|text| errln!("{text}") };
-    let source = match open_source(&session, &options, opening) {
+    let source = match open_source(&session, options, opening) {
         Ok(source) => source,
         Err(failure) => {
             // The entry says to which source the data there belongs.
@@ -180,7 +191,7 @@ fn serve(arguments: &MountArguments) -> Result<(), Failure> {
     main_loop.mounting();
     let kept = keeping.as_mut().map(|keeping| keeping.volume().front_end()).transpose()?;
     let kept = kept.map(|kept| Kept { nodes_max: nodes_max(), ..kept });
-    let mounted = Mounted::open(&session, source, arguments, cache_bytes, kept, &main_loop)?;
+    let mounted = Mounted::open(&session, source, &arguments.spec, kept, &main_loop)?;
     if let Some(keeping) = keeping
         && let Err(failure) = keeping.hold(&session.entry, options, &mounted, &ownership)
     {
@@ -260,7 +271,7 @@ fn serve_metrics(listener: TcpListener, session: &Arc<Session>) -> Result<http::
 }
 
 /// Opens the source, and writes back the data of an earlier mount.
-fn open_source(session: &Session, options: &VolumeOptions, opening: Opening<'_>) -> Result<Opened, Failure> {
+fn open_source(session: &Session, options: &VolumeSpec, opening: Opening<'_>) -> Result<Opened, Failure> {
     let entry = &session.entry;
     // First, because the local log of an object volume belongs to the process that has the arena.
     let left = arena_file::open_left(&entry.arena, &entry.identity)?;
@@ -303,26 +314,25 @@ impl Mounted {
     fn open(
         session: &Session,
         source: Opened,
-        arguments: &MountArguments,
-        cache: Option<u64>,
+        spec: &MountSpec,
         kept: Option<Kept>,
         main_loop: &MainLoop,
     ) -> Result<Self, Failure> {
         let entry = &session.entry;
         // Memory of an earlier mount is free only now.
-        let cache_bytes = cache.unwrap_or_else(|| arena_file::default_cache_bytes(&entry.arena));
+        let MountSpec { server, volume: options } = spec;
+        let cache_bytes = arena_file::cache_bytes(server.cache, &entry.arena);
         // The next mount may be on another machine.
         let released = |_: &Failure| source.clone().close_unused();
         let backend = source.backend(None).map_err(|error| Failure::failed(error.to_string())).inspect_err(released)?;
         let (arena, filler) =
             arena_file::create(&entry.arena, cache_bytes, 1, || main_loop.check()).inspect_err(released)?;
         let opened = || -> Result<Self, Failure> {
-            let engine =
-                Engine::new(arena, Arc::new(SystemClock), tunables(arguments.dirty_ratio(), arguments.dirty_expire()));
+            let tunables = tunables(server.dirty_ratio(), options.dirty_expire());
+            let engine = Engine::new(arena, Arc::new(SystemClock), tunables);
             let mount = engine.mount(&entry.identity, Arc::clone(&backend));
             let volume = mount.map_err(|error| Failure::failed(format!("cannot open the source: {error}")))?;
-            let options = options::of_volume(arguments);
-            let tenancy = front_end::tenancy(arguments.tenant_by(), options::of_tenants(arguments), &engine)?;
+            let tenancy = front_end::tenancy(server.tenant_by(), server.tenants(), &engine)?;
             let (name, mountpoint) = (entry.source.name(), &entry.mountpoint);
             let front_end =
                 FrontEnd::open(&front_end::pool(kept.is_some())?, &volume, name, mountpoint, options, tenancy, kept)?;
@@ -392,11 +402,15 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, me
     let entry = &session.entry;
     let frames = u64::from(mounted.engine.arena().frames());
     let cache = size::text(frames * slackwater_arena::FRAME_BYTES as u64);
-    let tunables = tunables(arguments.dirty_ratio(), arguments.dirty_expire());
+    let MountSpec { server, volume } = &arguments.spec;
+    let tunables = tunables(server.dirty_ratio(), volume.dirty_expire());
     let age = tunables.dirty_expire.saturating_add(tunables.dirty_writeback);
-    let promise = match (entry.source.is_reader(), arguments.read_only) {
+    let promise = match (entry.source.is_reader(), volume.read_only) {
         (true, _) => {
-            format!("follows the writer within {}", format_duration(arguments.follow.unwrap_or(object::FOLLOW)))
+            format!(
+                "follows the writer within {}",
+                format_duration(volume.follow.map_or(object::FOLLOW, |follow| follow.0))
+            )
         }
         (false, true) => "read-only".to_owned(),
         (false, false) => format!("dirty data is written back within {}", format_duration(age)),

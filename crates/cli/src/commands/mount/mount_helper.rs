@@ -135,6 +135,7 @@ mod tests {
     use super::*;
     use crate::damage::{cases, damaged};
     use crate::exit::Reason;
+    use crate::spec::values::Size;
 
     fn parse(line: &str) -> Result<Call, Failure> {
         parse_call(line.split(' ').map(OsString::from))
@@ -144,8 +145,8 @@ mod tests {
     fn lines_of_mount8_are_parsed() {
         let asked =
             parse("/a /b -n -o rw,noexec,cache=1GiB,_netdev,gobbledygook -sv -t fuse.slackwater -o ro").unwrap();
-        assert!(asked.arguments.background && asked.arguments.read_only && !asked.fake && asked.verbose);
-        assert_eq!(asked.arguments.cache, Some(1 << 30));
+        assert!(asked.arguments.background && asked.arguments.spec.volume.read_only && !asked.fake && asked.verbose);
+        assert_eq!(asked.arguments.spec.server.cache, Some(Size(1 << 30)));
         assert_eq!(asked.arguments.source, std::path::Path::new("/a"));
         assert!(parse("/a /b -f").unwrap().fake);
     }

@@ -1,18 +1,10 @@
 //! Options as in `/etc/fstab`: separated by commas, some with a value.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
-use clap::ValueEnum as _;
 use slackwater_host::Printable as _;
-use slackwater_mount::tenants::TenantConfig;
 
 use crate::arguments::MountArguments;
-use crate::control::protocol::{Transport, VolumeOptions};
 use crate::exit::Failure;
-use crate::option_values::{
-    parse_address, parse_duration, parse_follow, parse_tenant_dontcache, parse_tenant_limit, parse_upload_limit,
-};
+use crate::spec::fields::{self, Refused};
 
 /// Options of `mount(8)`, `systemd` and the kernel's own file systems that change nothing here: the first ones are
 /// meant for others, and the rest state what is so anyway. Access times are never kept: every mount is `noatime`.
@@ -59,36 +51,6 @@ pub(crate) fn with_option_lists(arguments: &MountArguments) -> Result<MountArgum
     Ok(arguments)
 }
 
-/// The options of the volume, without those of its process.
-pub(crate) fn of_volume(arguments: &MountArguments) -> VolumeOptions {
-    let MountArguments { read_only, allow_other, nosuid, nodev, noexec, dontcache, .. } = *arguments;
-    let MountArguments { transport, take_over, follow, upload_limit, .. } = *arguments;
-    VolumeOptions {
-        read_only,
-        allow_other,
-        nosuid,
-        nodev,
-        noexec,
-        dontcache,
-        transport,
-        take_over,
-        follow,
-        upload_limit_bytes_per_s: upload_limit,
-    }
-}
-
-/// The settings of tenants. The last one for a tenant counts.
-pub(crate) fn of_tenants(arguments: &MountArguments) -> BTreeMap<PathBuf, TenantConfig> {
-    let mut tenants = BTreeMap::<_, TenantConfig>::new();
-    for (tenant, bytes) in arguments.tenant_limit.iter().cloned() {
-        tenants.entry(tenant).or_default().limit_bytes = Some(bytes);
-    }
-    for (tenant, dontcache) in arguments.tenant_dontcache.iter().cloned() {
-        tenants.entry(tenant).or_default().dontcache = Some(dontcache);
-    }
-    tenants
-}
-
 /// Applies options to the arguments; a later one overrides an earlier one. Returns the unknown options.
 ///
 /// # Errors
@@ -101,53 +63,31 @@ pub(crate) fn apply(arguments: &mut MountArguments, options: &str) -> Result<Vec
             None => (option, None),
         };
         let refused = |why: &dyn std::fmt::Display| Failure::usage(format!("option {}: {why}", option.printable()));
-        let needed = || value.ok_or_else(|| refused(&format!("it needs a value, as {name}=VALUE")));
-        match name.replace('_', "-").as_str() {
-            "ro" | "read-only" if value.is_none() => arguments.read_only = true,
-            "allow-other" if value.is_none() => arguments.allow_other = true,
-            "rw" if value.is_none() => arguments.read_only = false,
-            "nosuid" | "suid" if value.is_none() => arguments.nosuid = name == "nosuid",
-            "nodev" | "dev" if value.is_none() => arguments.nodev = name == "nodev",
-            "noexec" | "exec" if value.is_none() => arguments.noexec = name == "noexec",
+        let volume = &mut arguments.spec.volume;
+        match (name.replace('_', "-").as_str(), value) {
+            ("ro", None) => volume.read_only = true,
+            ("rw", None) => volume.read_only = false,
+            ("suid", None) => volume.nosuid = false,
+            ("dev", None) => volume.nodev = false,
+            ("exec", None) => volume.noexec = false,
             // `mount(8)`: these imply others, and may name the user who mounted.
-            "user" | "users" => (arguments.nosuid, arguments.nodev, arguments.noexec) = (true, true, true),
-            "owner" | "group" => (arguments.nosuid, arguments.nodev) = (true, true),
-            "wait" if value.is_none() => arguments.wait = true,
-            "keep" if value.is_none() => arguments.keep = true,
-            "take-over" if value.is_none() => arguments.take_over = true,
-            "transport" => {
-                arguments.transport = Transport::from_str(needed()?, false).map_err(|error| refused(&error))?
-            }
-            "follow" => arguments.follow = Some(parse_follow(needed()?).map_err(|error| refused(&error))?),
-            "upload-limit" => {
-                arguments.upload_limit = Some(parse_upload_limit(needed()?).map_err(|error| refused(&error))?)
-            }
-            "credentials" => arguments.credentials = Some(PathBuf::from(needed()?)),
-            "cache" => {
-                arguments.cache = Some(slackwater_host::size::parse(needed()?).map_err(|error| refused(&error))?)
-            }
-            "tenant-by" => arguments.tenant_by = Some(needed()?.parse().map_err(|error| refused(&error))?),
-            "tenant-limit" => {
-                arguments.tenant_limit.push(parse_tenant_limit(needed()?).map_err(|error| refused(&error))?);
-            }
-            "dontcache" if value.is_none() => arguments.dontcache = true,
-            "tenant-dontcache" => {
-                arguments.tenant_dontcache.push(parse_tenant_dontcache(needed()?).map_err(|error| refused(&error))?);
-            }
-            "dirty-expire" => {
-                arguments.dirty_expire = Some(parse_duration(needed()?).map_err(|error| refused(&error))?);
-            }
-            "dirty-ratio" => {
-                let percent = needed()?.parse().ok().filter(|percent| (1..=100).contains(percent));
-                arguments.dirty_ratio = Some(percent.ok_or_else(|| refused(&"write a percentage from 1 to 100"))?);
-            }
-            "metrics" => arguments.metrics = Some(parse_address(needed()?).map_err(|error| refused(&error))?),
-            "arena" => arguments.arena = Some(PathBuf::from(needed()?)),
-            _ if IMPOSSIBLE.contains(&name) => {
-                return Err(refused(&"a mount through a cache cannot support it").advise("mount without it"));
-            }
-            _ if GENERIC.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
-            _ => unknown.push(option.to_owned()),
+            ("user" | "users", _) => (volume.nosuid, volume.nodev, volume.noexec) = (true, true, true),
+            ("owner" | "group", _) => (volume.nosuid, volume.nodev) = (true, true),
+            ("wait", None) => arguments.wait = true,
+            ("keep", None) => arguments.keep = true,
+            ("credentials", Some(path)) => arguments.credentials = Some(path.into()),
+            ("credentials", None) => return Err(refused(&"it needs a value, as credentials=VALUE")),
+            (key, Some(_)) if fields::is_switch(volume, key) => unknown.push(option.to_owned()),
+            (key, value) => match arguments.spec.set(key, value) {
+                Ok(()) => {}
+                Err(Refused::Invalid(why)) => return Err(refused(&why)),
+                Err(Refused::Unknown) if IMPOSSIBLE.contains(&name) => {
+                    return Err(refused(&"a mount through a cache cannot support it").advise("mount without it"));
+                }
+                Err(Refused::Unknown)
+                    if GENERIC.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
+                Err(Refused::Unknown) => unknown.push(option.to_owned()),
+            },
         }
     }
     Ok(unknown)
@@ -161,10 +101,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::apply;
+    use slackwater_mount::tenants::{TenantBy, TenantConfig};
+
     use crate::arguments::{Arguments, Command, MountArguments};
     use crate::damage::{cases, damaged};
     use crate::exit::Reason;
-    use crate::volume::front_end::TenantBy;
+    use crate::spec::MountSpec;
+    use crate::spec::values::{Follow, Rate, Size};
 
     fn arguments() -> MountArguments {
         let Command::Mount(arguments) = Arguments::parse_from(["slackwater", "mount", "/a", "/b"]).command else {
@@ -178,11 +121,12 @@ mod tests {
         let mut arguments = arguments();
         let options = "defaults,ro,cache=1GiB,dirty_ratio=7,dirty-expire=5s,arena=/dev/shm/x,x-systemd.automount,_netdev,metrics=9810";
         assert!(apply(&mut arguments, options).unwrap().is_empty());
-        assert_eq!(arguments.metrics.unwrap().to_string(), "127.0.0.1:9810");
-        assert!(arguments.read_only && !arguments.allow_other);
-        assert_eq!((arguments.cache, arguments.dirty_ratio), (Some(1 << 30), Some(7)));
-        assert_eq!(arguments.dirty_expire, Some(Duration::from_secs(5)));
-        assert_eq!(arguments.arena.unwrap(), std::path::Path::new("/dev/shm/x"));
+        let MountSpec { server, volume } = arguments.spec;
+        assert_eq!(server.metrics.unwrap().to_string(), "127.0.0.1:9810");
+        assert!(volume.read_only && !volume.allow_other);
+        assert_eq!((server.cache, server.dirty_ratio), (Some(Size(1 << 30)), Some(7)));
+        assert_eq!(volume.dirty_expire(), Duration::from_secs(5));
+        assert_eq!(server.arena.unwrap(), std::path::Path::new("/dev/shm/x"));
     }
 
     #[test]
@@ -190,18 +134,20 @@ mod tests {
         let mut arguments = arguments();
         let options = "tenant-by=cgroup,tenant-limit=/a=64MiB,tenant_limit=/b/c=1GiB,dontcache,tenant-dontcache=/a=off";
         assert!(apply(&mut arguments, options).unwrap().is_empty());
-        assert_eq!(arguments.tenant_by, Some(TenantBy::Cgroup));
-        assert_eq!(arguments.tenant_limit, [("/a".into(), 64 << 20), ("/b/c".into(), 1 << 30)]);
-        assert!(arguments.dontcache && arguments.tenant_dontcache == [("/a".into(), false)]);
+        let MountSpec { server, volume } = arguments.spec;
+        assert_eq!(server.tenant_by(), TenantBy::Cgroup);
+        let first = TenantConfig { limit_bytes: Some(64 << 20), dontcache: Some(false) };
+        assert_eq!(server.tenants(), [("/a".into(), first), ("/b/c".into(), TenantConfig::limit(1 << 30))].into());
+        assert!(volume.dontcache);
     }
 
     #[test]
     fn settings_of_object_volumes_are_options_too() {
         let mut arguments = arguments();
         assert!(apply(&mut arguments, "ro,follow=1s,take_over,upload-limit=1MiB").unwrap().is_empty());
-        let options = super::of_volume(&arguments);
-        assert_eq!(options.follow, Some(Duration::from_secs(1)));
-        assert_eq!(options.upload_limit_bytes_per_s, Some(1 << 20));
+        let options = arguments.spec.volume.clone();
+        assert_eq!(options.follow, Some(Follow(Duration::from_secs(1))));
+        assert_eq!(options.upload_limit, Some(Rate(1 << 20)));
         assert!(options.read_only && options.take_over);
         for options in ["follow", "follow=5", "upload-limit=1"] {
             assert!(apply(&mut arguments, options).unwrap_err().what.contains(options), "{options}");
@@ -234,11 +180,12 @@ mod tests {
         ] {
             let mut arguments = arguments();
             assert!(apply(&mut arguments, options).unwrap().is_empty(), "{options}");
-            assert_eq!([arguments.nosuid, arguments.nodev, arguments.noexec], expected, "{options}");
+            let volume = arguments.spec.volume;
+            assert_eq!([volume.nosuid, volume.nodev, volume.noexec], expected, "{options}");
         }
         let mut arguments = arguments();
         apply(&mut arguments, "rw,ro").unwrap();
-        assert!(arguments.read_only);
+        assert!(arguments.spec.volume.read_only);
     }
 
     #[test]

@@ -14,15 +14,16 @@ use slackwater_host::Printable as _;
 
 use crate::arguments::{DaemonSocket, MountArguments};
 use crate::commands::long_requests::converse;
-use crate::commands::mount::attach;
 use crate::commands::mount_helpers::slackwater_at;
 use crate::commands::target::Target;
 use crate::control::protocol::Request;
 use crate::exit::Failure;
 use crate::output::shell;
+use crate::spec::values::ON;
+use crate::spec::{VolumeSpec, wire};
 use crate::volume::arena_file;
 use crate::volume::endpoints::name_of;
-use crate::volume::settings::{ON, READ_ONLY};
+use crate::volume::settings::READ_ONLY;
 
 /// The options that the kernel applies to the mount point or to the volume.
 const OF_THE_KERNEL: [&str; 4] = [READ_ONLY, "nosuid", "nodev", "noexec"];
@@ -39,13 +40,14 @@ pub(crate) fn remount(arguments: &MountArguments) -> Result<(), Failure> {
     let mountpoint = name_of(word).unwrap_or_else(|_| word.clone());
     slackwater_at(&mountpoint)?;
     let target = Target::find(&mountpoint, &DaemonSocket { socket: None })?;
-    let arena = arguments.arena.as_deref().map(arena_file::named).transpose()?.unwrap_or_default();
-    let mut options = attach::stated(arguments, &arena);
+    let mut spec = arguments.spec.clone();
+    spec.server.arena = spec.server.arena.as_deref().map(arena_file::named).transpose()?;
+    let mut options = wire::texts(&spec);
     options.retain(|name, _| !OF_THE_KERNEL.contains(&name.as_str()));
     if arguments.keep {
         options.insert("keep".to_owned(), ON.to_owned());
     }
-    let MountArguments { read_only, nosuid, nodev, noexec, .. } = *arguments;
+    let VolumeSpec { read_only, nosuid, nodev, noexec, .. } = spec.volume;
     let mut flags = MountFlags::NOATIME;
     flags.set(MountFlags::RDONLY, read_only);
     flags.set(MountFlags::NOSUID, nosuid);

@@ -10,18 +10,18 @@ use slackwater_csi_proto::VolumeCapability;
 use slackwater_csi_proto::volume_capability::AccessType;
 use slackwater_csi_proto::volume_capability::access_mode::Mode;
 
-use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
 use crate::source;
+use crate::spec::VolumeSpec;
 
 /// The types of file system by which people may ask for ours.
 const KINDS: [&str; 3] = ["", "slackwater", "fuse.slackwater"];
 
 /// The access that a capability asks for.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Access {
     /// Options of the mount, `read_only` among them.
-    pub(super) options: VolumeOptions,
+    pub(super) options: VolumeSpec,
     /// Only one directory on the machine shows the volume.
     pub(super) alone: bool,
 }
@@ -32,7 +32,7 @@ impl Access {
     /// # Errors
     /// The volume does not allow it, with the reason.
     pub(super) fn of(capability: &VolumeCapability, source: &str) -> Result<Self, Failure> {
-        let mut options = VolumeOptions::default();
+        let mut options = VolumeSpec::default();
         match &capability.access_type {
             Some(AccessType::Mount(mount)) => {
                 if !KINDS.contains(&mount.fs_type.as_str()) {
@@ -76,7 +76,7 @@ impl Access {
 }
 
 /// Sets an option by the name that mount(8) has for it.
-fn set(options: &mut VolumeOptions, flag: &str) -> Result<(), Failure> {
+fn set(options: &mut VolumeSpec, flag: &str) -> Result<(), Failure> {
     match flag {
         "ro" => options.read_only = true,
         "rw" => {}
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn mount_options_are_known_and_block_devices_refused() {
         let options = access(Mode::SingleNodeWriter, "/a", &["noexec", "rw", "nosuid", "nodev"]).unwrap().options;
-        assert_eq!(options, VolumeOptions { noexec: true, nosuid: true, nodev: true, ..VolumeOptions::default() });
+        assert_eq!(options, VolumeSpec { noexec: true, nosuid: true, nodev: true, ..VolumeSpec::default() });
         let refused = access(Mode::SingleNodeWriter, "/a", &["noatime"]).unwrap_err().to_string();
         assert!(refused.contains("noatime") && refused.contains("nosuid"), "{refused}");
         let access_mode = Some(AccessMode { mode: Mode::SingleNodeWriter.into() });

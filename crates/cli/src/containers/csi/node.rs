@@ -54,14 +54,15 @@ impl NodeCalls for NodeService {
         let capability = asked(request.volume_capability.as_ref())?;
         let source = source_of(&request.volume_context)?;
         let limits = limits_of(request.volume_context)?;
-        let mut options = Access::of(capability, &source).map_err(|failure| invalid(&failure))?.options;
-        options.dontcache = limits.dontcache == Some(true);
-        // A reader sends nothing.
-        options.upload_limit_bytes_per_s = limits.upload_limit.filter(|_| !options.read_only);
-        let settings = limits.settings();
+        let access = Access::of(capability, &source).map_err(|failure| invalid(&failure))?;
+        let mut options = limits.options(access.options);
+        if options.read_only {
+            // A reader sends nothing.
+            options.upload_limit = None;
+        }
         let credentials =
             Credentials::of_secrets(request.secrets, Some(&source)).map_err(|failure| invalid(&failure))?;
-        let staging = Staging { id: id.clone(), source: source.into(), path, options, settings, credentials };
+        let staging = Staging { id: id.clone(), source: source.into(), path, options, credentials };
         let node = Arc::clone(&self.node);
         self.calls.change(&id, move || node.stage(&staging).map_err(of_node)).await?;
         Ok(Response::new(csi::NodeStageVolumeResponse {}))

@@ -17,9 +17,9 @@ use crate::containers::docker::users::Users;
 use crate::containers::limits::{Limits, shown};
 use crate::containers::node::{Node, NodeError, Staging};
 use crate::containers::volumes::{NewVolume, Pool, Record, VolumeError, Volumes};
-use crate::control::protocol::VolumeOptions;
 use crate::exit::Failure;
 use crate::object::Credentials;
+use crate::spec::VolumeSpec;
 
 /// Longest id of a user: those of Docker have 64 characters.
 const USER_BYTES_MAX: usize = 256;
@@ -155,14 +155,9 @@ impl Driver {
             let record = self.named(&request.name)?;
             let path = self.mounts.join(&id);
             make_mountpoint(&path)?;
-            let options = VolumeOptions {
-                dontcache: record.limits.dontcache == Some(true),
-                upload_limit_bytes_per_s: record.limits.upload_limit,
-                ..VolumeOptions::default()
-            };
-            let (source, settings) = (record.source.into(), record.limits.settings());
+            let (source, options) = (record.source.into(), record.limits.options(VolumeSpec::default()));
             let credentials = Credentials::default();
-            self.node.stage(&Staging { id: record.id, source, path: path.clone(), options, settings, credentials })?;
+            self.node.stage(&Staging { id: record.id, source, path: path.clone(), options, credentials })?;
             // Not before: a user that never came about would keep the volume mounted.
             self.users.add(&id, &request.id)?;
             Ok(json!({ "Mountpoint": path }))

@@ -9,13 +9,14 @@ use slackwater_host::size;
 
 use crate::containers::node::credentials::CredentialsFile;
 use crate::containers::node::{Node, NodeError, cannot};
-use crate::control::protocol::{Listed, MountRequest, Phase, VolumeOptions};
+use crate::control::protocol::{Listed, MountRequest, Phase};
 use crate::exit::Failure;
 use crate::object::Credentials;
 use crate::os::detach::detach;
 use crate::os::mount_table;
 use crate::parallel::for_each_within;
 use crate::source;
+use crate::spec::{VolumeSpec, wire};
 use crate::volume::endpoints::{is_dead, name_of};
 use crate::volume::name::VolumeName;
 
@@ -32,16 +33,14 @@ pub(crate) struct Staging {
     pub(crate) source: PathBuf,
     /// The staging directory, which exists.
     pub(crate) path: PathBuf,
-    pub(crate) options: VolumeOptions,
-    /// Settings of the running volume, as for `slackwater set`.
-    pub(crate) settings: Vec<(&'static str, String)>,
+    pub(crate) options: VolumeSpec,
     /// Those that come with the volume; empty, if those of the daemon count.
     pub(crate) credentials: Credentials,
 }
 
 impl Node {
-    /// Mounts a volume, unless it is mounted there already, and changes its settings. A setting that the daemon does not
-    /// have is logged.
+    /// Mounts a volume, unless it is mounted there already, and sets the options that daemons of the first version cannot
+    /// mount with. One that the daemon does not have is logged.
     ///
     /// # Errors
     /// `Different`, if it is mounted there with another source or other options; `State`, if it is mounted elsewhere or its
@@ -50,8 +49,9 @@ impl Node {
     /// # Blocking
     /// For the source.
     pub(crate) fn stage(&self, wanted: &Staging) -> Result<(), NodeError> {
-        self.mount(wanted)?;
-        for (key, value) in &wanted.settings {
+        let (options, settings) = wire::split(&wanted.options);
+        self.mount(wanted, options)?;
+        for (key, value) in &settings {
             if !self.daemon.set(&wanted.id, key, value)? {
                 tracing::warn!(volume = wanted.id, key, value, "the daemon does not have this setting for a volume");
             }
@@ -59,7 +59,7 @@ impl Node {
         Ok(())
     }
 
-    fn mount(&self, wanted: &Staging) -> Result<(), NodeError> {
+    fn mount(&self, wanted: &Staging, options: VolumeSpec) -> Result<(), NodeError> {
         let name = VolumeName::new(&wanted.id)?;
         let path = name_of(&wanted.path).map_err(|error| cannot("find the staging directory", &wanted.path, &error))?;
         let file = CredentialsFile::of(self.daemon.socket(), &name);
@@ -75,7 +75,7 @@ impl Node {
             name: Some(name.to_string()),
             source: wanted.source.clone(),
             mountpoint: path.clone(),
-            options: wanted.options,
+            options,
             credentials,
             is_repeated: false,
         });

@@ -37,10 +37,8 @@ impl Node {
                     .advise("a plugin in a container needs /sys/fs/cgroup of the machine, and its cgroup namespace"),
             ));
         };
-        let limit = limits.dirty_limit.map_or(NONE.to_owned(), |bytes| bytes.to_string());
-        let dontcache = limits.dontcache.map_or(NONE, |is_on| if is_on { "on" } else { "off" });
-        self.daemon.set_tenant(&cgroup, "limit", &limit)?;
-        self.daemon.set_tenant(&cgroup, "dontcache", dontcache)
+        self.daemon.set_tenant(&cgroup, "limit", limits.get("dirty-limit").unwrap_or(NONE))?;
+        self.daemon.set_tenant(&cgroup, "dontcache", limits.get("dontcache").unwrap_or(NONE))
     }
 
     /// Forgets the limits of a pod that ends. One without a cgroup has written its last.
@@ -118,7 +116,10 @@ mod tests {
         });
         let node = Node::new(socket.clone(), Duration::ZERO);
         let pod = Pod { namespace: "shop".into(), name: "web-0".into(), uid };
-        let limits = Limits { dirty_limit: Some(64 << 20), dontcache: Some(true), ..Limits::default() };
+        let limits = Limits::parse(
+            &[("slackwater.dirty-limit".into(), "64MiB".into()), ("slackwater.dontcache".into(), "on".into())].into(),
+        )
+        .unwrap();
         node.name_pod(&pod).unwrap();
         node.limit_pod(&pod, &limits).unwrap();
         node.forget_pod(&pod.uid).unwrap();

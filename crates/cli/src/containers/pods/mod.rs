@@ -29,6 +29,9 @@ const UID: &str = "csi.storage.k8s.io/pod.uid";
 /// The directory in which kubelet has a directory for each pod, by uid.
 const PODS: &str = "pods";
 
+/// The annotations that limit a pod.
+const OF_POD: [&str; 2] = ["slackwater.dirty-limit", "slackwater.dontcache"];
+
 /// A pod.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Pod {
@@ -59,9 +62,7 @@ pub(crate) fn uid_of_target(target: &Path) -> Option<&str> {
 /// An annotation is invalid, or one for volumes only. The message names it.
 fn limits_of(annotations: &BTreeMap<String, String>) -> Result<Limits, Failure> {
     let limits = Limits::parse(annotations)?;
-    let Limits { dirty_limit, dontcache, .. } = limits;
-    let of_pod = Limits { dirty_limit, dontcache, ..Limits::default() };
-    match limits.attributes().into_keys().find(|key| !of_pod.attributes().contains_key(key)) {
+    match limits.attributes().into_keys().find(|key| !OF_POD.contains(&key.as_str())) {
         None => Ok(limits),
         Some(key) => Err(Failure::usage(format!("the annotation {key} is not for pods"))
             .advise("set it for the volume: as a parameter of its storage class")),
@@ -90,8 +91,8 @@ mod tests {
     #[test]
     fn annotations_limit_a_pod_and_those_of_volumes_are_refused() {
         let annotations = map(&[("slackwater.dirty-limit", "64MiB"), ("slackwater.dontcache", "on"), ("team", "a")]);
-        let limits = Limits { dirty_limit: Some(64 << 20), dontcache: Some(true), ..Limits::default() };
-        assert_eq!(limits_of(&annotations), Ok(limits));
+        let limits = limits_of(&annotations).unwrap();
+        assert_eq!((limits.get("dirty-limit"), limits.get("dontcache")), (Some("67108864"), Some("on")));
         assert_eq!(limits_of(&map(&[("team", "a")])), Ok(Limits::default()));
         let refusal = limits_of(&map(&[("slackwater.quota-inodes", "7")])).unwrap_err().to_string();
         assert!(refusal.contains("slackwater.quota-inodes") && refusal.contains("storage class"), "{refusal}");

@@ -85,7 +85,7 @@ pub(super) fn make(pool: &Path, record: &Record) -> Result<(), VolumeError> {
 /// # Errors
 /// The file system failed, or has no quotas and inodes are to be limited.
 pub(super) fn limit(path: &Path, record: &Record) -> Result<(), VolumeError> {
-    let (bytes, inodes) = (record.bytes, record.limits.quota_inodes);
+    let (bytes, inodes) = (record.bytes, record.limits.quota_inodes());
     if (bytes, inodes) == (None, None) {
         return Ok(());
     }

@@ -261,8 +261,8 @@ impl NewVolume {
         };
         let (store, directory) = ("an object store", "a directory");
         match self.pool.is_store() {
-            true if self.limits.quota_inodes.is_some() => refused("quota-inodes", directory, store),
-            false if self.limits.upload_limit.is_some() => refused("upload-limit", store, directory),
+            true if self.limits.quota_inodes().is_some() => refused("quota-inodes", directory, store),
+            false if self.limits.get("upload-limit").is_some() => refused("upload-limit", store, directory),
             _ => Ok(()),
         }
     }

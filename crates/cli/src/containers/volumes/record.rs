@@ -98,7 +98,7 @@ pub(super) mod tests {
             pool: Pool::Directory("/srv/pool".into()),
             source: format!("/srv/pool/{}", id::of(name)),
             bytes: Some(1 << 30),
-            limits: Limits { dirty_limit: Some(64 << 20), ..Limits::default() },
+            limits: Limits::parse(&[("slackwater.dirty-limit".into(), "64MiB".into())].into()).unwrap(),
             has_credentials: false,
         }
     }

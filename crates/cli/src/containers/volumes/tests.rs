@@ -336,10 +336,10 @@ fn ids_from_outside_reach_no_other_file() {
 #[test]
 fn limits_must_suit_the_pool() {
     let place = Place::new();
-    let limits = Limits { upload_limit: Some(1 << 20), ..Limits::default() };
+    let limits = Limits::parse(&[("slackwater.upload-limit".into(), "1MiB".into())].into()).unwrap();
     let wanted = NewVolume { limits, ..place.wanted("data", "a") };
     assert_eq!(kind(&place.volumes.create(&wanted).unwrap_err()), "invalid");
-    let limits = Limits { quota_inodes: Some(7), ..Limits::default() };
+    let limits = Limits::parse(&[("slackwater.quota-inodes".into(), "7".into())].into()).unwrap();
     let wanted = NewVolume { limits, pool: Pool::Store("s3://bucket/x".into()), ..wanted };
     assert_eq!(kind(&place.volumes.create(&wanted).unwrap_err()), "invalid");
 }

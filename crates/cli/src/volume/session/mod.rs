@@ -13,7 +13,6 @@ mod remount;
 mod restart;
 mod umount;
 
-use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -32,9 +31,10 @@ use crate::os::mount_table::MountTable;
 use crate::pods::Pods;
 use crate::registry::Entry;
 use crate::source::opened::Opened;
+use crate::spec::wire::Stated;
+use crate::spec::{MountSpec, VolumeSpec};
 use crate::volume::front_end::{FrontEnd, UmountRequest};
 use crate::volume::rescued::{self, Removed};
-use crate::volume::settings::VolumeSetting;
 use crate::volume::{arena_file, pressure, shrinkers, tenants, unwritten_files};
 
 pub(crate) use self::umount::STALL;
@@ -70,8 +70,8 @@ struct State {
     source: Option<Opened>,
     /// If the mount outlives this process.
     kept: Option<KeptVolume>,
-    /// The options of the mount, each with its value.
-    options: BTreeMap<String, String>,
+    /// The options of the mount.
+    spec: MountSpec,
     unmounting: u32,
     /// Called when the last thread that unmounts it has ended, unless the volume is released by then.
     after_unmounting: Option<Box<dyn FnOnce() + Send>>,
@@ -449,20 +449,24 @@ impl Session {
             Request::Restart { next } => self.restart(volume.peer, next, &mut tick).map(|()| Reply::Done),
             Request::Attach { mountpoint, options, is_repeated } => {
                 let place = places::place_of(volume.peer, mountpoint);
-                self.attach(place, &options, is_repeated, &mut tick).map(|()| Reply::Done)
+                self.attach(place, &Stated::of_texts(&options), is_repeated, &mut tick).map(|()| Reply::Done)
             }
             Request::PrepareRemount { read_only, options } => {
-                self.prepare_remount(read_only, &options, &mut tick).map(|()| Reply::Done)
+                self.prepare_remount(read_only, options, &mut tick).map(|()| Reply::Done)
             }
             Request::Remounted { read_only } => self.remounted(volume, read_only, &mut tick).map(|()| Reply::Done),
             Request::Detach => self.detach(volume, &mut tick).map(|()| Reply::Done),
             Request::Set { key, value } => {
-                let setting = VolumeSetting::parse(&key, &value)?;
-                self.front_end(None, &mut tick)?.set(setting);
+                // First, because a wrong setting need not wait for the mount.
+                VolumeSpec::default().change(&key, &value)?;
+                let front_end = self.front_end(None, &mut tick)?;
+                let mut state = self.state();
+                state.spec.volume.change(&key, &value)?;
+                front_end.apply(&state.spec.volume);
+                drop(state);
                 if let Some(kept) = self.kept() {
                     kept.set(&key, &value);
                 }
-                self.state().options.insert(key, value);
                 Ok(Reply::Done)
             }
             Request::Mount(_) | Request::List | Request::Tenants | Request::SetTenant { .. } | Request::Events => {

@@ -3,23 +3,20 @@
 //! A mount point that slackwater has not made, such as a bind mount or a copy in another mount namespace, is not one of
 //! them: it keeps the volume alive, and the unmount of the last mount point reports it.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use slackwater_host::Printable as _;
 
-use crate::control::protocol::{Transport, VolumeRef};
+use crate::control::protocol::VolumeRef;
 use crate::exit::{Failure, Reason};
 use crate::keeper::protocol::HeldVolume;
 use crate::os::mount_table::MountTable;
 use crate::output::shell;
+use crate::spec::wire::Stated;
+use crate::spec::{MountSpec, Transport};
 use crate::volume::front_end::{FrontEnd, MountPoint, UmountRequest};
 use crate::volume::session::Session;
-use crate::volume::settings::{READ_ONLY, VolumeSetting};
-
-/// The value of an option that the volume does not have.
-const NONE: &str = "none";
 
 /// Whether one of the places is in `mounts`, the table of this process.
 pub(super) fn are_known(front_end: &FrontEnd, mounts: &MountTable) -> bool {
@@ -37,8 +34,8 @@ impl Session {
     }
 
     /// Sets the options that a further mount of the volume may state.
-    pub(crate) fn set_options(&self, options: BTreeMap<String, String>) {
-        self.state().options = options;
+    pub(crate) fn set_spec(&self, spec: MountSpec) {
+        self.state().spec = spec;
     }
 
     /// The mount points, of which there is at least one: the first one where the volume is mounted nowhere.
@@ -86,7 +83,7 @@ impl Session {
     pub(crate) fn attach(
         &self,
         place: MountPoint,
-        stated: &BTreeMap<String, String>,
+        stated: &Stated,
         is_repeated: bool,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
@@ -115,30 +112,22 @@ impl Session {
         }
     }
 
-    /// Takes over the mount points and the settings that the volume has acquired under a predecessor.
-    ///
-    /// # Errors
-    /// A setting has a value that is not known here.
-    pub(crate) fn inherit(front_end: &FrontEnd, volume: &HeldVolume) -> Result<(), Failure> {
-        for (key, value) in volume.settings.iter().filter(|(key, _)| *key != READ_ONLY) {
-            front_end.set(VolumeSetting::parse(key, value)?);
-        }
+    /// Takes over the mount points that the volume has acquired under a predecessor.
+    pub(crate) fn inherit(front_end: &FrontEnd, volume: &HeldVolume) {
         let places = volume.places.iter().cloned().map(|(path, namespace)| MountPoint::again(path, namespace));
         front_end.set_places(places.collect());
-        Ok(())
     }
 
     /// A line for each of the options that the volume does not have.
-    pub(super) fn contradictions(&self, front_end: &FrontEnd, stated: &BTreeMap<String, String>) -> Vec<String> {
-        let mut own = self.state().options.clone();
-        let transport = || if front_end.rings().is_ok() { Transport::Uring } else { Transport::Dev };
-        own.entry("transport".to_owned()).or_insert_with(|| transport().to_string());
-        let its = |name: &str| own.get(name).map_or(NONE, String::as_str);
-        let contradictions = stated.iter().filter(|(name, value)| its(name) != *value);
-        contradictions.map(|(name, value)| format!("--{name} is {value} here, and {} there", its(name))).collect()
+    pub(super) fn contradictions(&self, front_end: &FrontEnd, stated: &Stated) -> Vec<String> {
+        let mut own = self.state().spec.clone();
+        if own.volume.transport == Transport::Auto {
+            own.volume.transport = if front_end.rings().is_ok() { Transport::Uring } else { Transport::Dev };
+        }
+        stated.contradictions(&own)
     }
 
-    fn check_options(&self, front_end: &FrontEnd, stated: &BTreeMap<String, String>) -> Result<(), Failure> {
+    fn check_options(&self, front_end: &FrontEnd, stated: &Stated) -> Result<(), Failure> {
         let contradictions = self.contradictions(front_end, stated);
         if contradictions.is_empty() {
             return Ok(());

@@ -12,8 +12,10 @@ use slackwater_host::Printable as _;
 use crate::control::protocol::VolumeRef;
 use crate::exit::Failure;
 use crate::output::shell;
+use crate::spec::values::switch;
+use crate::spec::wire::Stated;
 use crate::volume::session::Session;
-use crate::volume::settings::{OFF, ON, READ_ONLY};
+use crate::volume::settings::READ_ONLY;
 
 /// The option of a mount that outlives its process.
 const KEEP: &str = "keep";
@@ -29,15 +31,14 @@ impl Session {
     pub(super) fn prepare_remount(
         &self,
         read_only: bool,
-        stated: &BTreeMap<String, String>,
+        mut stated: BTreeMap<String, String>,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
         let front_end = self.front_end(None, tick)?;
         let mountpoint = self.mountpoints().remove(0);
         let again = format!("unmount it (umount {}), and mount it again", shell::word(&mountpoint));
-        let mut stated = stated.clone();
         let is_kept = stated.remove(KEEP).is_none_or(|_| self.kept().is_some());
-        let mut contradictions = self.contradictions(&front_end, &stated);
+        let mut contradictions = self.contradictions(&front_end, &Stated::of_texts(&stated));
         if !is_kept {
             contradictions.push("--keep is on here, and off there".to_owned());
         }
@@ -71,10 +72,9 @@ impl Session {
             let _placing = self.placing();
             let place = self.asked_place(&front_end, volume).unwrap_or_else(|| front_end.place());
             front_end.remounted(&place, read_only)?;
-            let value = if read_only { ON } else { OFF };
-            self.state().options.insert(READ_ONLY.to_owned(), value.to_owned());
+            self.state().spec.volume.read_only = read_only;
             if let Some(kept) = self.kept() {
-                kept.set(READ_ONLY, value);
+                kept.set(READ_ONLY, switch(read_only));
             }
         }
         if read_only { self.watch(|| front_end.sync(), tick) } else { Ok(()) }

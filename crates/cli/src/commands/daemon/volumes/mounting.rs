@@ -7,11 +7,12 @@ use slackwater::UmountOptions;
 
 use super::{Held, Reservation, Shared, Volume, Volumes, ending};
 use crate::commands::mount::attach;
-use crate::control::protocol::{EventKind, MountRequest, Transport, VolumeOptions};
+use crate::control::protocol::{EventKind, MountRequest};
 use crate::exit::Failure;
 use crate::registry::Entry;
 use crate::source::opened::{Opened, Opening};
 use crate::source::ownership;
+use crate::spec::{Transport, VolumeSpec};
 use crate::volume::front_end::{FrontEnd, Kept};
 use crate::volume::keeping::{self, Keeping};
 use crate::volume::name::VolumeName;
@@ -69,10 +70,10 @@ impl Volumes {
         let acquired = ownership::acquire(&self.shared.registry, &entry, source_fd, false, &|_| Ok(false), &say)?;
         let Some(ownership) = acquired else { unreachable!("nothing was attached") };
         let session = Session::new(entry, self.shared.tally.clone());
-        session.set_options(attach::of_volume(&options));
+        session.set_spec(attach::of_volume(options.clone()));
         let mut keeping = self.shared.keeper.as_ref().map(Keeping::new);
         let kept = keeping.as_mut().map(Keeping::front_end).transpose()?;
-        let (source, front_end) = match self.open(&name, &session, options, kept) {
+        let (source, front_end) = match self.open(&name, &session, &options, kept) {
             Ok(opened) => opened,
             Err(failure) => {
                 // The entry says to which volume the changes belong.
@@ -84,7 +85,7 @@ impl Volumes {
         };
         let held = keeping.map_or(Ok(()), |keeping| {
             session.set_kept(keeping.volume());
-            keeping.hold(&session.entry, options, &front_end, &ownership)
+            keeping.hold(&session.entry, &options, &front_end, &ownership)
         });
         let is_ending = self.serve(reservation, &session, &front_end, Held { source, ownership });
         let mountpoint = request.mountpoint.to_string_lossy().into_owned();
@@ -109,15 +110,15 @@ impl Volumes {
     }
 
     /// The options of a volume among many.
-    fn options_of(&self, request: &MountRequest) -> Result<VolumeOptions, Failure> {
+    fn options_of(&self, request: &MountRequest) -> Result<VolumeSpec, Failure> {
         let MountRequest { source, options, .. } = request;
         if self.shared.keeper.is_none() {
-            return Ok(VolumeOptions { transport: options.transport.among_many(), ..*options });
+            return Ok(VolumeSpec { transport: options.transport.among_many(), ..options.clone() });
         }
         match keeping::refusal(source, options) {
             Some(why) => Err(Failure::usage(format!("this daemon has --keep, and {why}"))
                 .advise("mount it without --daemon, or in a daemon without --keep")),
-            None => Ok(VolumeOptions { transport: Transport::Dev, ..*options }),
+            None => Ok(VolumeSpec { transport: Transport::Dev, ..options.clone() }),
         }
     }
 
@@ -147,7 +148,7 @@ impl Volumes {
         &self,
         name: &VolumeName,
         session: &Session,
-        options: VolumeOptions,
+        options: &VolumeSpec,
         kept: Option<Kept>,
     ) -> Result<(Opened, Arc<FrontEnd>), Failure> {
         let identity = &session.entry.identity;
@@ -161,7 +162,7 @@ impl Volumes {
             None => Opening::New { keeper, wait: false, say: &say },
         };
         let has_data = self.shared.left.nodes_of(identity).is_some();
-        let opened = Opened::new(&session.entry, &options, has_data, opening)?;
+        let opened = Opened::new(&session.entry, options, has_data, opening)?;
         let front_end = self.open_front_end(name, session, options, &opened, kept);
         // Data that is left, and an inherited mount that another attempt will serve, keep the claim.
         let is_released = !has_data && !is_inherited;
@@ -179,7 +180,7 @@ impl Volumes {
         &self,
         name: &VolumeName,
         session: &Session,
-        options: VolumeOptions,
+        options: &VolumeSpec,
         opened: &Opened,
         kept: Option<Kept>,
     ) -> Result<Arc<FrontEnd>, Failure> {

@@ -33,12 +33,12 @@ impl Volumes {
         let reservation = self.reserve(&name, &entry)?;
         let ownership = keeping::ownership(inherited, &self.shared.registry, &entry)?;
         let (session, kept) = (Session::new(entry, self.shared.tally.clone()), keeper.inherited(held));
-        let options = held.options_now();
-        session.set_options(attach::of_volume(&options));
+        let options = held.changed(held.options.clone())?;
+        session.set_spec(attach::of_volume(options.clone()));
         session.set_kept(&kept);
         let kept = taken_over(inherited, &kept)?;
-        let (source, front_end) = self.open(&name, &session, options, Some(kept))?;
-        Session::inherit(&front_end, held)?;
+        let (source, front_end) = self.open(&name, &session, &options, Some(kept))?;
+        Session::inherit(&front_end, held);
         let is_ending = self.serve(reservation, &session, &front_end, Held { source, ownership: ownership.take() });
         // The shutdown has not seen this volume.
         if is_ending { self.umount(&name, &session, true) } else { Ok(()) }

@@ -27,10 +27,11 @@ use hyper::header::{
     X_FRAME_OPTIONS,
 };
 
-use crate::commands::daemon::config::Config;
 use crate::commands::daemon::volumes::Volumes;
 use crate::exit::Failure;
 use crate::http::{self, PLAIN, Request, Response, Server, is_read, only_get, response};
+use crate::spec::ServerSpec;
+use crate::spec::values::Address;
 
 use self::access::{Access, Token};
 use self::figures::Figures;
@@ -52,10 +53,10 @@ impl Web {
     /// The port is in use; the address is not one of this machine, or other machines reach it and there is no token; the
     /// file with the token cannot be used.
     pub(super) fn open(
-        config: &Config,
+        config: &ServerSpec,
         inherited: Option<Result<TcpListener, Failure>>,
     ) -> Result<Option<Self>, Failure> {
-        let Some(address) = config.web else {
+        let Some(Address(address)) = config.web else {
             return match &config.web_token_file {
                 None => Ok(None),
                 Some(_) => Err(Failure::usage("--web-token-file is given without --web")
