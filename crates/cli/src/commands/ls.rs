@@ -40,8 +40,9 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
             Phase::Flushing => "flushing",
         };
         let (bytes, at) = (size::text(listed.bytes_left), listed.mountpoint.printable());
+        let label = listed.label.iter().map(|label| format!("  ({})", label.printable())).collect::<String>();
         outln!(
-            "{:name$}  {bytes:>left$}  {state:10}  {at:point$}  {}",
+            "{:name$}  {bytes:>left$}  {state:10}  {at:point$}  {}{label}",
             listed.name.printable(),
             listed.source.printable()
         );

@@ -299,6 +299,8 @@ pub(crate) struct Listed {
     /// `None` if the source is a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) object: Option<ObjectStatus>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) label: Option<String>,
 }
 
 /// An event.

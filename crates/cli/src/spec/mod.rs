@@ -52,6 +52,8 @@ const NOT_CONFIGURED: &str = "take-over";
 /// Options that two mounts of a volume need not have in common: root, who alone can mount a volume twice, always allows
 /// other users; and the last one asks for a mount of its own.
 const NOT_COMPARED: [&str; 2] = ["allow-other", NOT_CONFIGURED];
+/// Longest label of a volume.
+const LABEL_CHARS: usize = 64;
 /// The value of an option that a mount does not have.
 const NONE: &str = "none";
 
@@ -98,6 +100,10 @@ pub(crate) struct VolumeSpec {
     /// that you stop by a signal or in a debugger: with io_uring, programs that wait for it cannot be killed meanwhile.
     #[arg(long, value_name = "WHAT", default_value_t = Transport::Auto, value_enum)]
     pub(crate) transport: Transport,
+    /// A text for people, such as "pictures of 2024", which `slackwater ls` shows
+    #[arg(long, value_name = "TEXT", value_parser = label)]
+    #[serde(deserialize_with = "labelled")]
+    pub(crate) label: Option<String>,
     /// Ignore set-user-ID and set-group-ID bits
     #[arg(long)]
     pub(crate) nosuid: bool,
@@ -221,6 +227,16 @@ impl Transport {
     pub(crate) fn among_many(self) -> Self {
         if self == Self::Auto { Self::Dev } else { self }
     }
+}
+
+/// Checks a label: a line that fits into a list.
+fn label(text: &str) -> Result<String, String> {
+    let fits = (1..=LABEL_CHARS).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+    fits.then(|| text.to_owned()).ok_or_else(|| format!("must have 1 to {LABEL_CHARS} characters, on one line"))
+}
+
+fn labelled<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Option::<String>::deserialize(deserializer)?.map(|text| label(&text).map_err(de::Error::custom)).transpose()
 }
 
 impl VolumeSpec {

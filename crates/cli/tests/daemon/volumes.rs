@@ -56,6 +56,22 @@ fn volumes_from_the_configuration_and_from_run_time_end_fully_written_back() {
 }
 
 #[test]
+fn a_list_of_volumes_shows_their_labels() {
+    need_fuse();
+    let scratch = Scratch::new();
+    let [(source, mountpoint), (other, at)] = ["a", "b"].map(|name| scratch.pair(name));
+    let daemon = Daemon::start(&scratch, &(table("a", &source, &mountpoint) + "label = \"of the file\"\n"));
+    let words = ["mount", "--daemon", other.to_str().unwrap(), at.to_str().unwrap(), "--name", "b", "--label"];
+    daemon.run(words.into_iter().chain(["two\nlines"])).expect(2, &["--label", "1 to 64 characters"]);
+    daemon.run(words.into_iter().chain(["of the line"])).expect(0, &[]);
+    daemon.run(["ls"]).expect(0, &["(of the file)", "(of the line)"]);
+    let labels =
+        daemon.json("ls")["volumes"].as_array().unwrap().iter().map(|volume| volume["label"].clone()).collect();
+    assert_eq!(serde_json::Value::Array(labels), serde_json::json!(["of the file", "of the line"]));
+    daemon.end();
+}
+
+#[test]
 fn all_are_unmounted_or_synced_at_once() {
     need_fuse();
     let scratch = Scratch::new();

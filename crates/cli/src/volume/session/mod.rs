@@ -247,6 +247,7 @@ impl Session {
             bytes_left: status.as_ref().map_or(0, slackwater::VolumeStatus::bytes_left),
             failing: status.and_then(|status| status.failing).map(|kind| kind.to_string()),
             object: self.object(),
+            label: self.state().spec.volume.label.clone(),
         }
     }
 
