@@ -26,7 +26,7 @@ const FILE: u64 = 2;
 const FILE_BYTES: u64 = 1 << 30;
 const DAY: u64 = 86_400;
 
-/// One file that accepts every write.
+/// A file system with one file, which accepts every write.
 struct Bare;
 
 fn attr(node: u64) -> Attr {

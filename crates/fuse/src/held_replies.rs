@@ -21,7 +21,7 @@ use crate::TRANSPORT;
 use crate::connection::Connection;
 use crate::reply::Reply;
 
-/// Enough shards that threads rarely contend.
+/// Shards of the table: enough that threads rarely contend.
 const SHARDS: usize = 16;
 /// Limit of stored interrupts per shard.
 const EARLY_MAX: usize = 64;

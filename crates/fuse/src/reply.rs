@@ -93,12 +93,12 @@ impl Reply {
         self.io_slices(&[])
     }
 
-    /// These bytes: of a file, a link, a directory ([`Dirents`](crate::Dirents)) or an attribute.
+    /// Success with these bytes: of a file, a link, a directory ([`Dirents`](crate::Dirents)) or an attribute.
     pub fn bytes(self, bytes: &[u8]) -> Delivery {
         self.io_slices(&[IoSlice::new(bytes)])
     }
 
-    /// These bytes, gathered into one message; up to 1 MiB of pages is not copied.
+    /// Success with these bytes, gathered into one message; up to 1 MiB of pages is not copied.
     pub fn io_slices(mut self, slices: &[IoSlice<'_>]) -> Delivery {
         self.is_answered = true;
         self.send(0, slices)

@@ -1,4 +1,4 @@
-//! One served FUSE connection: its start, its requests and its end.
+//! A served FUSE connection: its start, its requests and its end.
 //!
 //! # Invariants
 //! S1. The word `state` holds the number of threads inside the session, and ENDED. The thread that takes the number to
@@ -42,7 +42,7 @@ type Hook = Box<dyn FnOnce(Ended) + Send>;
 /// How a session ended.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Ended {
-    /// Unmounted: the last reference is gone, or the connection was aborted by `umount -f`.
+    /// The last reference to the mount is gone, or the connection was aborted by `umount -f`.
     Unmounted,
     /// The connection was aborted through its control file.
     Aborted,
@@ -133,8 +133,8 @@ impl Session {
         Self::serve(pool, Connection::new(Box::new(transport)), negotiated, rings.ok_or(RingError::NotOffered), fs)
     }
 
-    /// As [`adopt`](Self::adopt), and asks the kernel for the requests left unanswered. It does so before this session
-    /// reads anything, since a request that it had read would come a second time too.
+    /// Adopts a connection as [`adopt`](Self::adopt) does, and asks the kernel for the requests left unanswered. It
+    /// asks before this session reads anything, since a request already read would come a second time too.
     ///
     /// # Errors
     /// As [`adopt`](Self::adopt).
@@ -283,8 +283,8 @@ impl Session {
         self.wait_ended()
     }
 
-    /// As [`detach`](Self::detach), but does not wait for the handlers. The kernel aborts the connection when its last
-    /// descriptor is closed, which needs no permission.
+    /// Stops serving as [`detach`](Self::detach) does, but does not wait for the handlers. The kernel aborts the
+    /// connection when its last descriptor is closed, which needs no permission.
     pub fn cut(&self) {
         self.shared.end_from_outside(Ended::Detached);
     }
@@ -358,7 +358,7 @@ pub(crate) struct Shared {
     /// Threads blocked by handlers of this session.
     pub(crate) blocked: AtomicUsize,
     registration: Registration,
-    /// Used by the threads of the pool.
+    /// The lease of the session, used by the threads of the pool.
     pub(crate) solo: Solo,
     how: Mutex<Option<Ended>>,
     ended: Completion,

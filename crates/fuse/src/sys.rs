@@ -65,7 +65,7 @@ impl Memory {
         Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len })
     }
 
-    /// Its address.
+    /// The address of the first byte.
     pub(crate) const fn start(&self) -> NonNull<u8> {
         self.start
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, readv, writev};
 
-/// One connection. Each message is sent or received whole, in one call.
+/// A connection. Each message is sent or received whole, in one call.
 pub trait Transport: Send + Sync + 'static {
     /// Reads one request, without waiting unless [`set_waiting`](Self::set_waiting) says so.
     ///

@@ -91,7 +91,7 @@ pub mod read_in {
 
 /// WRITE, `write_flags`.
 pub mod write_in {
-    /// From the kernel's page cache: the writer is unknown.
+    /// The data is from the kernel's page cache: the writer is unknown.
     pub const CACHE: u32 = 1 << 0;
     pub const LOCKOWNER: u32 = 1 << 1;
     pub const KILL_SUIDGID: u32 = 1 << 2;

@@ -32,9 +32,9 @@ pub const KERNEL_VERSION: u32 = 7;
 pub const KERNEL_MINOR_VERSION: u32 = 45;
 /// Node number of the root directory.
 pub const ROOT_ID: u64 = 1;
-/// Set in [`InHeader::unique`] of a request that the kernel sends again.
+/// The bit in [`InHeader::unique`] of a request that the kernel sends again.
 pub const UNIQUE_RESEND: u64 = 1 << 63;
-/// Set in the `unique` of an INTERRUPT.
+/// The bit in the `unique` of an INTERRUPT.
 pub const INT_REQ_BIT: u64 = 1;
 
 /// A record of fixed size in native byte order.

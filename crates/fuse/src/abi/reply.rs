@@ -3,7 +3,7 @@
 use super::wire;
 
 wire! {
-    /// Before every reply.
+    /// The header of every reply.
     pub struct OutHeader {
         pub len: u32,
         /// 0, or an errno as a negative number.
@@ -160,7 +160,7 @@ wire! {
         pub unused: [u16; 11],
     }
 
-    /// Before each name of a directory; the name follows, padded to 8 bytes.
+    /// The head of a directory entry; the name follows, padded to 8 bytes.
     pub struct DirentHead {
         pub ino: u64,
         /// Where to go on after this entry.

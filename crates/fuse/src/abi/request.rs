@@ -4,7 +4,7 @@ use super::reply::FileLock;
 use super::wire;
 
 wire! {
-    /// Before every request.
+    /// The header of every request.
     pub struct InHeader {
         pub len: u32,
         pub opcode: u32,

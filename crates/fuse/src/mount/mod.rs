@@ -52,12 +52,13 @@ pub struct MountOptions {
 /// and calls that block go to threads of the session.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Uring {
-    /// They come over `/dev/fuse`.
+    /// Requests come over `/dev/fuse`.
     #[default]
     Never,
-    /// They do if the kernel and this process can; [`Session::rings`](crate::Session::rings) says so.
+    /// Requests come over io_uring if the kernel and this process can; [`Session::rings`](crate::Session::rings) says
+    /// so.
     IfPossible,
-    /// They do, or nothing is mounted.
+    /// Requests come over io_uring, or nothing is mounted.
     Always,
 }
 

@@ -22,19 +22,19 @@ pub struct Context<'a> {
 /// The part of a thread of the pool in serving a session.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Role {
-    /// It has joined those that read the session, and has the session's edge (T2 of the pool).
+    /// The thread has joined those that read the session, and has the session's edge (T2 of the pool).
     Reader,
-    /// It has the session's lease (T5 of the pool), and has served this many requests with it.
+    /// The thread has the session's lease (T5 of the pool), and has served this many requests with it.
     Solo(u32),
-    /// It has given the edge back, has left those that read the session, and must not read on.
+    /// The thread has given the edge back, has left those that read the session, and must not read on.
     Former,
 }
 
 #[derive(Copy, Clone)]
 enum Thread<'a> {
-    /// One of the pool, and the session that it reads, with its token.
+    /// A thread of the pool, and the session that it reads, with the session's token.
     Pool { core: &'a Arc<Core>, session: &'a Arc<Shared>, token: u64 },
-    /// One of a ring.
+    /// A thread of a ring.
     Ring(&'a Arc<Workers>),
 }
 

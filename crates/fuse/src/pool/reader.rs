@@ -1,4 +1,4 @@
-//! One thread of the pool.
+//! A thread of the pool.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;

@@ -30,7 +30,7 @@ use super::sys::wake_up;
 const STREAK_MIN: u32 = 16;
 /// The most requests that are waited for after attempts that did not pay.
 const STREAK_MAX: u32 = 4096;
-/// In place of a number of requests.
+/// The wanted streak of a session whose lease is never taken.
 const NEVER: u32 = u32::MAX;
 /// A lease given back after fewer requests did not pay, since taking it and giving it back costs four system calls.
 const WORTHWHILE: u32 = 32;

@@ -20,7 +20,7 @@ use super::Core;
 use crate::TRANSPORT;
 use crate::session::Shared;
 
-/// Between two checks. A client waits at most twice as long behind the hanging call of another one.
+/// Time between two checks. A client waits at most twice as long behind the hanging call of another one.
 const TICK: Duration = Duration::from_millis(2);
 /// The checks after which a thread that serves a session alone is woken, to serve others too, if it had fewer than
 /// [`BUSY`] requests meanwhile.

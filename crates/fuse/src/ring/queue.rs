@@ -1,4 +1,4 @@
-//! One queue of a ring as other threads see it, and the right to answer one of its requests.
+//! A queue of a ring as other threads see it, and the right to answer one of its requests.
 
 use std::cell::Cell;
 use std::io::IoSlice;
@@ -31,9 +31,9 @@ pub(super) struct Answer {
 
 /// Where the reply to a request is written.
 pub(super) enum SlotReply {
-    /// To its entry.
+    /// The reply is written to the request's entry.
     InEntry(OwnedEntry),
-    /// Beside it, for a WRITE, whose entry the thread of the queue has.
+    /// The reply to a WRITE is written beside the entry, which the thread of the queue has.
     OfWrite { index: u32, error: i32, count: Count },
 }
 
@@ -145,12 +145,12 @@ pub(crate) struct RingSlot {
 }
 
 impl RingSlot {
-    /// Of a request that has been copied from its entry.
+    /// The slot of a request that has been copied from its entry.
     pub(super) fn with_entry(queue: Arc<Queue>, entry: OwnedEntry) -> Self {
         Self { queue, reply: Some(SlotReply::InEntry(entry)) }
     }
 
-    /// Of a WRITE, whose payload is read from the entry with this number.
+    /// The slot of a WRITE, whose payload is read from the entry with this number.
     pub(super) fn of_write(queue: Arc<Queue>, index: u32) -> Self {
         Self { queue, reply: Some(SlotReply::OfWrite { index, error: 0, count: Count::default() }) }
     }

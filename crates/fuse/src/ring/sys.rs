@@ -80,7 +80,7 @@ pub(super) struct OwnedEntry {
 }
 
 impl OwnedEntry {
-    /// Its number in the queue.
+    /// The number of the entry in the queue.
     pub(super) fn index(&self) -> u32 {
         self.index
     }
@@ -144,11 +144,11 @@ pub(super) enum Completion {
 
 /// The ring of one queue, for the thread that made it.
 pub(super) struct Commands {
-    /// Closed first: the memory below is the kernel's until then.
+    /// The ring is closed first: the memory below is the kernel's until then.
     ring: Ring,
     entries: Vec<Place>,
     woken: Box<[u8; 8]>,
-    /// Stays open as long as the session, which the thread has.
+    /// The device. It stays open as long as the session, which the thread has.
     device: RawFd,
     queue: u16,
 }

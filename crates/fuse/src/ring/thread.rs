@@ -42,7 +42,7 @@ pub(super) struct Sizes {
 /// The entries that keep the memory of a large write (R5 of the ring).
 #[derive(Default)]
 struct Kept {
-    /// By number.
+    /// Whether each entry is kept, by the entry's number.
     is_kept: Vec<bool>,
     count: usize,
 }
