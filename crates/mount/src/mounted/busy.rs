@@ -50,7 +50,7 @@ impl MountedVolume {
         }
     }
 
-    /// After EBUSY: pauses before a retry. Fails if a user is found or the mount has been busy since `begun` for too
+    /// Pauses before a retry after EBUSY. Fails if a user is found or the mount has been busy since `begun` for too
     /// long.
     pub(super) fn wait_if_transient(&self, place: &MountPoint, begun: Tick) -> Result<(), MountedError> {
         let all = self.holders();

@@ -53,16 +53,16 @@ pub enum MountedError {
     Busy {
         /// The mount point.
         mountpoint: PathBuf,
-        /// Its users, as far as this user may see them.
+        /// Processes that use the mount, as far as this user may see them.
         holders: Vec<Holder>,
     },
-    /// Removed from its mount point, but mounted somewhere else as well, as a bind mount or in another namespace; or a
-    /// lazy unmount left files open.
+    /// The volume was removed from its mount point, but is mounted somewhere else as well, as a bind mount or in
+    /// another namespace; or a lazy unmount left files open.
     #[error("{} is unmounted, but the volume is in use elsewhere{}", .mountpoint.printable(), list(.holders))]
     Elsewhere {
         /// The mount point it had.
         mountpoint: PathBuf,
-        /// Its users there.
+        /// Processes that use the volume elsewhere.
         holders: Vec<Holder>,
     },
     /// Data could not be written back in time. Nothing is lost.
@@ -73,7 +73,8 @@ pub enum MountedError {
         /// The last write-back error, if that is the cause.
         cause: Option<ErrorKind>,
     },
-    /// Unmounted by force before all data could be written back. Nothing is lost: the engine keeps the rest.
+    /// The volume was unmounted by force before all data could be written back. Nothing is lost: the engine keeps the
+    /// rest.
     #[error("unmounted by force with {dirty_bytes} bytes not written back")]
     Left {
         /// Bytes not yet written back.

@@ -15,20 +15,20 @@ use slackwater_host::local_stat;
 pub struct Holder {
     /// The process id.
     pub pid: u32,
-    /// Its command name.
+    /// The name of the process's command.
     pub command: String,
-    /// The path that it uses, or where the volume is mounted.
+    /// The path that the process uses, or where the volume is mounted.
     pub path: PathBuf,
-    /// How it uses the mount.
+    /// How the process uses the mount.
     pub how: Hold,
 }
 
 /// How a process holds a mount.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Hold {
-    /// It has a working directory, program, open file or mapping there.
+    /// The process has a working directory, program, open file or mapping there.
     Use,
-    /// The volume is mounted at the path in its mount namespace.
+    /// The volume is mounted at the path in the mount namespace of the process.
     Mount,
 }
 

@@ -15,10 +15,10 @@ use crate::tenancy::Tenancy;
 use crate::volume::Volume;
 
 impl MountedVolume {
-    /// As [`mount`](Self::mount), so that the mount can outlive this process. If `kept` has the connection of an
-    /// earlier process, that is served instead: requests that were not answered are answered, and programs have
-    /// noticed a pause. The caller has mounted the volume from the arena of that process, which changes nothing any
-    /// more.
+    /// Mounts a volume as [`mount`](Self::mount) does, so that the mount can outlive this process. If `kept` has the
+    /// connection of an earlier process, that is served instead: requests that were not answered are answered, and
+    /// programs have noticed a pause. The caller has mounted the volume from the arena of that process, which changes
+    /// nothing any more.
     ///
     /// # Errors
     /// Nothing is mounted; or the connection is not served, and lives on as long as its descriptor.

@@ -285,7 +285,8 @@ impl MountedVolume {
         self.end(request, deadline, progress)
     }
 
-    /// With force, waits for another unmount to end. At the deadline, aborts the connection without the lock.
+    /// Waits for another unmount to end and takes the lock, if the request has force. At the deadline, aborts the
+    /// connection without the lock.
     fn lock_forced(
         &self,
         request: UmountRequest,

@@ -76,7 +76,7 @@ impl MountedVolume {
         self.places.lock().clone()
     }
 
-    /// Those of the places where the volume is mounted now.
+    /// The places where the volume is mounted now.
     pub fn mounted_places(&self) -> Vec<MountPoint> {
         self.places().into_iter().filter(|place| self.is_mounted_at(place)).collect()
     }

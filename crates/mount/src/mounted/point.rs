@@ -74,7 +74,7 @@ impl MountPoint {
         self.visit(device_at)?
     }
 
-    /// As umount2(2) does it.
+    /// Unmounts as umount2(2) does.
     pub(super) fn unmount_with(&self, flags: UnmountFlags) -> Result<(), Errno> {
         self.visit(move |path| rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW))?
     }

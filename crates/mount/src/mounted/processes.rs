@@ -45,7 +45,7 @@ pub(super) fn each_process<T: Send + 'static>(read: impl Fn(u32) -> Option<T> + 
 
 /// An iterator over processes.
 pub(super) struct Processes<T> {
-    /// Those that have not answered yet.
+    /// Processes that have not answered yet.
     left: VecDeque<u32>,
     read: Arc<dyn Fn(u32) -> Option<T> + Send + Sync>,
     reader: Option<Arc<Answers<T>>>,

@@ -7,11 +7,11 @@
 /// Points that a request passes, in this order.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Point {
-    /// It was read, and nothing is recorded.
+    /// The request was read, and nothing is recorded.
     Read,
-    /// It is recorded as begun.
+    /// The request is recorded as begun.
     Begun,
-    /// It was carried out, and the outcome is not recorded.
+    /// The request was carried out, and the outcome is not recorded.
     CarriedOut,
     /// The outcome is recorded.
     Recorded,

@@ -29,9 +29,9 @@ const IS_EMPTIED: u64 = 1 << 32;
 /// The state of a file that the next process must know.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Remembered {
-    /// The errors of its inode ([`Inode::error_bits`](slackwater::Inode::error_bits)).
+    /// The errors of the file's inode ([`Inode::error_bits`](slackwater::Inode::error_bits)).
     pub(crate) errors: u32,
-    /// It was emptied and not closed since, so that the next close writes it back.
+    /// Whether the file was emptied and not closed since, so that the next close writes it back.
     pub(crate) is_emptied: bool,
 }
 

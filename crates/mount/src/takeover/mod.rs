@@ -93,7 +93,7 @@ pub trait Keeper: Send + Sync {
 pub struct Kept {
     /// Notes for the next process.
     pub record: MountRecord,
-    /// It holds descriptors for the next process.
+    /// The keeper of descriptors for the next process.
     pub keeper: Arc<dyn Keeper>,
     /// The connection of an earlier process, to be taken over. Without it, a new mount is made.
     pub device: Option<OwnedFd>,
@@ -117,10 +117,10 @@ pub(crate) struct Keeping {
     pub(crate) keeper: Arc<dyn Keeper>,
     /// How many descriptors of nodes the keeper takes; 0 if nodes are found by their numbers.
     pub(crate) nodes_max: usize,
-    /// Set once the handles of an earlier process are known: each with the flags of its reply, by the number of the
-    /// request that opened it.
+    /// The handles of an earlier process, once known: each with the flags of its reply, by the number of the request
+    /// that opened it.
     pub(crate) inherited: OnceLock<HashMap<u64, (u64, u32)>>,
-    /// Another process goes on with what is open and what waits, so nothing is closed or answered here.
+    /// Whether another process goes on with what is open and what waits, so that nothing is closed or answered here.
     pub(crate) is_handed_over: AtomicBool,
 }
 

@@ -83,10 +83,10 @@ pub enum RecordError {
     /// Another version of the program made it.
     #[error("the record of the mount has format {found}, and this program reads format {}", MountRecord::FORMAT)]
     Format {
-        /// Its format.
+        /// The format of the record.
         found: u64,
     },
-    /// It is no record, or not a whole one.
+    /// The file is not a record, or not a whole one.
     #[error("the record of the mount is damaged: {0}")]
     Damaged(&'static str),
 }
@@ -140,7 +140,7 @@ impl MountRecord {
         Ok(Self { words: SharedWords::map(file.as_fd(), WORDS)?, file })
     }
 
-    /// Its file, for the keeper.
+    /// The file of the record, for the keeper.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

@@ -160,7 +160,7 @@ impl ByCgroup {
         if found == id { Ok(tenant) } else { Err(LookupError::Moved) }
     }
 
-    /// From `/proc`: the unified cgroup, unless it is the root, else that in the memory hierarchy.
+    /// Finds the tenant from `/proc`: the unified cgroup, unless it is the root, else that in the memory hierarchy.
     fn by_text(
         &self,
         tid: u32,

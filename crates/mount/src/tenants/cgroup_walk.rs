@@ -62,7 +62,7 @@ impl CgroupWalk {
 mod tests {
     use super::*;
 
-    /// On directories of any file system, which have numbers too.
+    /// The walk works on directories of any file system, which have numbers too.
     #[test]
     fn directories_are_found_at_every_level_and_removed_ones_are_not() {
         let root = std::env::temp_dir().join(format!("slackwater-walk-{}", std::process::id()));

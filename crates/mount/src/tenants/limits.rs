@@ -15,7 +15,7 @@ use slackwater_host::cgroup::{Kind, Layout};
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
 pub(super) struct Limits {
-    /// By cgroup path.
+    /// The configured settings, by cgroup path.
     pub(super) configured: ConfigTable,
     has_warned: AtomicBool,
 }

@@ -101,7 +101,7 @@ impl TenantBy {
 
 /// Name of the only tenant by volume.
 const VOLUME: &str = "volume";
-/// Its key.
+/// The key of that tenant.
 const VOLUME_KEY: u64 = USER_KEYS | 1 << 32;
 /// Keys of users. The generation of a cgroup's number would need 2^30 reuses of the number to reach them.
 const USER_KEYS: u64 = 1 << 62;
@@ -137,14 +137,15 @@ impl FromStr for TenantBy {
 /// Settings of a tenant.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct TenantConfig {
-    /// Limit of its dirty data.
+    /// Limit of the tenant's dirty data.
     pub limit_bytes: Option<u64>,
-    /// Whether its reads and writes stay out of the cache. `None` inherits from the cgroup above or the volume.
+    /// Whether the tenant's reads and writes stay out of the cache. `None` inherits from the cgroup above or the
+    /// volume.
     pub dontcache: Option<bool>,
 }
 
 impl TenantConfig {
-    /// Only a limit.
+    /// Settings with only a limit.
     #[must_use]
     pub fn limit(bytes: u64) -> Self {
         Self { limit_bytes: Some(bytes), dontcache: None }

@@ -45,7 +45,7 @@ const CHANGE_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// A process that waits for a call.
 pub(super) struct Caller {
-    /// Its thread id; 0 if unknown, and then it is never released.
+    /// The thread id; 0 if unknown, and then the caller is never released.
     pid: u32,
     state: Mutex<CallerState>,
 }
@@ -62,11 +62,11 @@ pub(super) struct CallerState {
 /// Where the reply is.
 enum ReplyState {
     Held,
-    /// Here: the caller was interrupted and still waits.
+    /// The reply is here: the caller was interrupted and still waits.
     Interrupted(Reply),
-    /// Sent: the caller was released or answered.
+    /// The reply was sent: the caller was released or answered.
     Gone,
-    /// With the interrupt, which is to deliver this result.
+    /// The reply is with the interrupt, which is to deliver this result.
     Due(Result<Answer, Failure>),
 }
 

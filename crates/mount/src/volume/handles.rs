@@ -26,7 +26,7 @@ const SHARDS: usize = 16;
 pub(super) enum Handle {
     File(Arc<OpenFile>),
     Directory(Arc<OpenDirectory>),
-    /// Of an earlier process, and what it led to cannot be found any more.
+    /// A handle of an earlier process, whose file or directory cannot be found any more.
     Lost,
 }
 

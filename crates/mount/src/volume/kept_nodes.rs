@@ -20,7 +20,7 @@ use crate::takeover::Keeping;
 use crate::volume::Volume;
 use crate::volume::nodes::Node;
 
-/// Of so many kept nodes, one more is dropped when they are too many.
+/// Divisor of the limit that gives the number of nodes dropped beyond the excess, when too many are kept.
 const DROPPED_SHARE: usize = 16;
 
 impl Volume {

@@ -52,7 +52,7 @@ pub(super) struct KernelPages {
     gate: RwLock<()>,
     /// Handles through which the file can be mapped writable.
     mappers: AtomicU32,
-    /// Set once the kernel has read a page that a mapping may write to.
+    /// The record, once the kernel has read a page that a mapping may write to.
     record: OnceLock<Box<Mutex<Record>>>,
 }
 
@@ -66,7 +66,7 @@ impl KernelPages {
         self.mappers.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One was closed. When the last closes, the kernel has written back every store.
+    /// A handle for reading and writing was closed. When the last closes, the kernel has written back every store.
     pub(super) fn remove_mapper(&self) {
         if self.mappers.fetch_sub(1, Ordering::AcqRel) == 1
             && let Some(record) = self.record.get()
@@ -174,9 +174,9 @@ struct Record {
 
 #[derive(Debug)]
 struct Leaf {
-    /// Written around since the read, as sorted ranges that do not touch.
+    /// The ranges written around since the read, sorted, which do not touch.
     written: Vec<Range<u64>>,
-    /// Read and not flushed since (W5).
+    /// Whether the leaf was read and not flushed since (W5).
     is_new: bool,
 }
 

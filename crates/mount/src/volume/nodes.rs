@@ -59,12 +59,12 @@ pub(super) struct Node {
     lookups: AtomicU64,
     /// Handles open for writing; while there are any, a flag that forbids writing cannot be set.
     pub(super) writers: AtomicU32,
-    /// Its pages in the kernel's page cache, and the ranges written around them.
+    /// The inode's pages in the kernel's page cache, and the ranges written around them.
     pub(super) kernel_pages: KernelPages,
     /// Whether the kernel may have its pages from an earlier process, which may be older than the file (T3 of
     /// `inherited`).
     pub(super) may_have_old_pages: AtomicBool,
-    /// Open files of it.
+    /// Open files of the inode.
     pub(super) opened: AtomicU32,
     /// Whether the keeper has a descriptor of it (R1 of `removed`, N1 of `kept_nodes`).
     pub(super) is_kept: AtomicBool,
@@ -124,9 +124,9 @@ impl Node {
 /// Traces of a node that the kernel has forgotten, which nothing needs any more.
 #[derive(Copy, Clone, Default)]
 pub(super) struct Left {
-    /// The keeper has a descriptor of it (N1 of `kept_nodes`).
+    /// Whether the keeper has a descriptor of the node (N1 of `kept_nodes`).
     pub(super) is_kept: bool,
-    /// It may be in the record of the mount (E3 of `reported`).
+    /// Whether the node may be in the record of the mount (E3 of `reported`).
     pub(super) is_remembered: bool,
 }
 
@@ -151,7 +151,7 @@ pub(super) struct Nodes {
     root: NodeId,
     shards: Vec<RwLock<Shard>>,
     next: AtomicU64,
-    /// Has the counter of a kept mount.
+    /// The keeper and the record of a kept mount. The record has the counter of nodes.
     keeping: Option<Arc<Keeping>>,
     count: AtomicUsize,
     /// Highest count since the last [drop](Self::has_shrunk).

@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// Such as SIGQUIT, for which no SIGKILL is pending.
+    /// No SIGKILL is pending for a signal that dumps core, such as SIGQUIT.
     #[test]
     fn a_signal_that_dumps_core_ends_a_process_that_neither_blocks_nor_ignores_nor_catches_it() {
         for pending in ["SigPnd", "ShdPnd"] {

@@ -21,7 +21,7 @@ use crate::volume::nodes::Node;
 /// A file or directory that may be about to lose its last name.
 pub(super) struct Victim {
     inode: InodeRef,
-    /// Set if the keeper got it.
+    /// The node and the keeper, if the keeper got the file.
     kept: Option<(Arc<Node>, Arc<Keeping>)>,
 }
 

@@ -145,7 +145,7 @@ struct Queue {
     /// No tenant's queue is empty.
     parked: BTreeMap<MemcgId, TenantQueue>,
     watched: Vec<Weak<Caller>>,
-    /// When they are checked (A5).
+    /// When the watched callers are checked (A5).
     check_due: Tick,
     /// A caller whose write may be parked was released.
     has_released: bool,

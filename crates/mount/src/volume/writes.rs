@@ -39,7 +39,7 @@ pub(super) struct Write {
 /// How far a write got.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Attempt {
-    /// To its end, or to a failure after some bytes.
+    /// The write got to its end, or to a failure after some bytes.
     Done,
     /// No frame is free.
     NoFrames,
@@ -47,7 +47,7 @@ pub(super) enum Attempt {
     NoSpace,
     /// The backend must be asked first.
     WouldBlock,
-    /// Failed before the first byte.
+    /// The write failed before the first byte.
     Failed(Failure),
 }
 

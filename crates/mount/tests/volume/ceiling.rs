@@ -20,7 +20,7 @@ const WRITERS: u64 = 2;
 /// and the test programs, which are threads of the same process.
 const GROWTH_BYTES: u64 = 32 * MIB;
 
-/// In its own process, whose memory is used by no other test.
+/// The memory of the process is measured, so the test has a process of its own.
 #[test]
 fn p06_on_a_mount_the_arena_is_the_ceiling_while_more_is_read_and_written() {
     in_own_process("ceiling::p06_on_a_mount_the_arena_is_the_ceiling_while_more_is_read_and_written", read_and_write);

@@ -133,7 +133,7 @@ fn a_file_can_be_exempt_on_a_volume_that_stays_out_of_the_cache() {
     rig.umount().unwrap();
 }
 
-/// As after a remount: the setting is in the source.
+/// The setting is in the source before the mount, as after a remount.
 #[test]
 fn a_setting_in_the_source_is_found_when_the_file_is_opened() {
     let home = new_home();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::rig::Rig;
 
-/// More than the kernel caches attributes, for a loaded machine.
+/// A time longer than the kernel caches attributes, for a loaded machine.
 const SEEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// The kernel has the file's last page, with zeroes behind the old end.

@@ -49,7 +49,7 @@ fn stores_of_a_removed_mapping_are_kept() {
     assert_same(&fs::read(rig.stored("a")).unwrap(), &wanted);
 }
 
-/// Without a flush the kernel keeps a store for 30 s.
+/// The kernel keeps a store for 30 s unless it is flushed.
 #[test]
 fn p05_stores_are_flushed_at_the_age_limit_the_first_and_the_next() {
     let second = Duration::from_secs(1);

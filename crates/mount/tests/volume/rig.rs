@@ -63,12 +63,12 @@ impl Rig {
         Self::of_engine(new_engine(arena_bytes, tunables), None, |directory| Arc::new(directory))
     }
 
-    /// Over a new directory; `layer` makes the backend from it.
+    /// A rig over a new directory; `layer` makes the backend from it.
     pub(crate) fn layered(layer: impl FnOnce(DirBackend) -> Arc<dyn Backend>) -> Self {
         Self::of_engine(new_engine(32 << 20, Tunables::default()), None, layer)
     }
 
-    /// Over a directory that the test has prepared. `home` is removed at the end.
+    /// A rig over a directory that the test has prepared. `home` is removed at the end.
     pub(crate) fn over(home: PathBuf, source: PathBuf, arena_bytes: u64, tunables: Tunables) -> Self {
         let backend = Arc::new(DirBackend::open(&source).unwrap());
         Self::on(home, source, new_engine(arena_bytes, tunables), backend, None, false)
@@ -83,7 +83,7 @@ impl Rig {
         Self::on(home, source, new_engine(32 << 20, tunables), backend, setup, dontcache)
     }
 
-    /// With tenants, over a new directory; `layer` makes the backend from it.
+    /// A rig with tenants, over a new directory; `layer` makes the backend from it.
     pub(crate) fn with_tenants(
         arena_bytes: u64,
         tunables: Tunables,

@@ -98,7 +98,7 @@ fn p08_signals_that_a_program_handles_end_no_write() {
     }
 }
 
-/// One write, in which a signal finds the program. It prints its count.
+/// A program with one write, during which a signal arrives. It prints the count.
 const ONE_WRITE: &str = "print(write(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | FLAGS), b'x' * (1 << 20)))";
 
 /// Runs `ONE_WRITE`, until it waits and a part of it is taken.

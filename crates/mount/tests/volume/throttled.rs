@@ -33,7 +33,7 @@ fn threads_of_this_process() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// In its own process, since threads and descriptors of other tests would be counted.
+/// The test has a process of its own, since threads and descriptors of other tests would be counted.
 #[test]
 fn p08_thousands_of_throttled_writers_hold_no_thread_and_slow_no_other_tenant() {
     in_own_process(
@@ -43,7 +43,7 @@ fn p08_thousands_of_throttled_writers_hold_no_thread_and_slow_no_other_tenant() 
 }
 
 fn thousands_write() {
-    /// As in `worker.rs`.
+    /// The limit in `worker.rs`.
     const TENANT_BYTES: usize = 16 << 20;
     const KEPT_BYTES: usize = 64 << 10;
     const LIMIT: u64 = 4 * MIB;

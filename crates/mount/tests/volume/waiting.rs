@@ -121,7 +121,7 @@ fn callers_without_a_thread_are_queued_and_released_when_killed() {
 
 #[test]
 fn parked_payload_is_bounded_and_written() {
-    /// As in `worker.rs`.
+    /// The limit in `worker.rs`.
     const VOLUME_BYTES: usize = 64 << 20;
     const KEPT_BYTES: usize = 64 << 10;
     const WRITERS: usize = 90;
@@ -166,11 +166,11 @@ fn p08_waiting_writes_and_those_before_take_no_more_memory_than_is_kept_of_paylo
 }
 
 fn wait_with_payloads() {
-    /// As in `worker.rs`, and in `ring/mod.rs` for entries.
+    /// The limits in `worker.rs`, and in `ring/mod.rs` for entries.
     const VOLUME_BYTES: u64 = 64 << 20;
     const KEPT_BYTES: u64 = 64 << 10;
     const ENTRY_BYTES: u64 = 64 << 20;
-    /// For stacks and everything else.
+    /// Memory for stacks and everything else.
     const MORE: u64 = 48 << 20;
     const WRITERS: u64 = 400;
     let resident = || {

@@ -39,7 +39,7 @@ fn attributes_are_set_listed_read_and_removed() {
     assert_eq!(getxattr(&path, "user.empty", &mut buffer), Ok(0));
 }
 
-/// With HANDLE_KILLPRIV_V2 the kernel leaves this to the file system, for changes by every user.
+/// The kernel leaves this to the file system under HANDLE_KILLPRIV_V2, for changes by every user.
 #[test]
 fn a_write_a_truncation_and_a_chown_clear_capabilities_at_once() {
     const NAME: &str = "security.capability";

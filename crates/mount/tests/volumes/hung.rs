@@ -27,7 +27,7 @@ const BYTES: usize = 1 << 20;
 struct Bindfs {
     /// The underlying directory.
     directory: PathBuf,
-    /// Where bindfs mounts it.
+    /// Where bindfs mounts the directory.
     path: PathBuf,
     process: Child,
 }

@@ -77,7 +77,7 @@ impl Drop for Rig {
     }
 }
 
-/// One volume of a rig.
+/// A volume of a rig.
 pub(crate) struct TestVolume {
     /// The mount point.
     pub(crate) path: PathBuf,

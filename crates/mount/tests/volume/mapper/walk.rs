@@ -36,7 +36,7 @@ impl Random {
     }
 }
 
-/// One of the two open files, with its mapping.
+/// An open file of the two, with its mapping.
 struct Way {
     file: File,
     mapping: Mapping,
