@@ -22,9 +22,9 @@ const TITLE: &str = "Slackwater, measured";
 /// The result of an experiment.
 enum Outcome {
     Measured(Box<Report>),
-    /// It cannot run here, for this reason.
+    /// The experiment cannot run here, for this reason.
     NotHere(String),
-    /// It has not run yet.
+    /// The experiment has not run yet.
     Ahead,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Hierarchy(Mounted);
 /// A cgroup of ours, removed when dropped.
 pub(crate) struct Cgroup {
     path: PathBuf,
-    /// As in `/proc/PID/cgroup`.
+    /// The path of the cgroup, as in `/proc/PID/cgroup`.
     name: PathBuf,
     about: &'static str,
 }
@@ -62,7 +62,7 @@ impl Cgroup {
         Ok(Self { path, name, about: "" })
     }
 
-    /// A new one in it.
+    /// A new cgroup in this one.
     pub(crate) fn child(&self, name: &str) -> Result<Self> {
         Self::new(self.path.join(name), self.name.join(name))
     }
@@ -72,12 +72,12 @@ impl Cgroup {
         self.path.join("cgroup.procs")
     }
 
-    /// Its path, as in `/proc/PID/cgroup`.
+    /// The path of the cgroup, as in `/proc/PID/cgroup`.
     pub(crate) fn name(&self) -> &Path {
         &self.name
     }
 
-    /// Whether the kernel's cgroup writeback applies to it.
+    /// Whether the kernel's cgroup writeback applies to the cgroup.
     pub(crate) fn about(&self) -> &str {
         self.about
     }

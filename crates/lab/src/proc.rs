@@ -56,7 +56,7 @@ pub(crate) fn ticks(pid: u32) -> Result<u64> {
 
 /// Does `work`, and returns the most that `look` has seen meanwhile.
 pub(crate) fn most<T>(look: impl Fn() -> Result<u64> + Send, work: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
-    /// Between two looks.
+    /// Time between two looks.
     const PERIOD: Duration = Duration::from_millis(20);
     let watch = move |stop: &AtomicBool| -> Result<u64> {
         let mut most = look()?;

@@ -36,7 +36,7 @@ pub(crate) enum Pattern {
 }
 
 impl Pattern {
-    /// Of the pages `0..pages`; a sequential pattern begins at `start` and wraps around.
+    /// A pattern of the pages `0..pages`; a sequential one begins at `start` and wraps around.
     pub(crate) fn new(order: Order, start: u64, pages: u64, seed: u64) -> Self {
         match order {
             Order::Sequential => Self::Sequential { next: start % pages, pages },
@@ -64,7 +64,7 @@ pub(crate) struct PageBuffer(pub(crate) [u8; PAGE]);
 /// Size of each file in a full and in a quick run: far more than any processor's cache.
 const FILE_BYTES: (u64, u64) = (256 << 20, 128 << 20);
 const ARENA_BYTES: u64 = 1 << 30;
-/// One for each of two threads.
+/// Number of files: one for each of two threads.
 const FILES: usize = 2;
 
 /// The number of threads, and whether they share a file.

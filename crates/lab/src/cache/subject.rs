@@ -48,7 +48,7 @@ pub(crate) struct Lane<'a> {
     /// Does an operation to the next so many pages of a pattern.
     batch: Box<Batch<'a>>,
     pub(crate) pages: u64,
-    /// Its pages are its slice of a shared buffer, and no other lane uses them.
+    /// Whether the lane's pages are its slice of a shared buffer, which no other lane uses.
     pub(crate) is_slice: bool,
 }
 

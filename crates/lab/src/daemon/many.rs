@@ -18,11 +18,11 @@ use crate::scratch::Scratch;
 use crate::{interrupt, proc, rig};
 
 const PAGE: usize = 4096;
-/// Of each file.
+/// Pages of each file.
 const PAGES: u64 = 4;
 /// Nothing is written back while small writes are measured, and no writer is throttled.
 const CONFIG: &str = "cache = \"256MiB\"\ndirty-ratio = 75\ndirty-expire = \"1h\"\n";
-/// Between two looks at the threads.
+/// Time between two looks at the threads.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const LIST: &str = "list over the socket, ms";
@@ -48,9 +48,9 @@ axis! {
     /// Which files small writes go to.
     enum Files {
         Single = "a file of the only volume",
-        /// As many of the only volume as there are volumes elsewhere.
+        /// Files of the only volume, as many as there are volumes elsewhere.
         OfOneVolume = "many files of the only volume",
-        /// While the other volumes are idle.
+        /// A file of one volume, while the others are idle.
         OfOneOfMany = "a file of one of many volumes",
         OfAll = "a file of each of many volumes",
         BareSingle = "bare server, a file of one mount",
@@ -75,7 +75,7 @@ amounts! {
     /// How much of everything.
     pub(super) struct Amounts {
         volumes: usize = 1000, 200;
-        /// In a turn.
+        /// Writes in a turn.
         writes: usize = 4000, 1500;
         /// A daemon is idle when its number of threads has not changed for so long: a thread without work ends after 10 s at
         /// most.

@@ -41,9 +41,9 @@ const BESIDE: &str = "beside nine that hang";
 amounts! {
     /// How much of everything beside volumes whose source hangs.
     struct Amounts {
-        /// On each volume whose source hangs.
+        /// Open files on each volume whose source hangs.
         open_files: usize = 1000, 50;
-        /// In a turn.
+        /// Writes in a turn.
         writes: usize = 2000, 500;
         syncs: usize = 100, 20;
     }
@@ -68,7 +68,7 @@ pub(crate) fn run(options: &Options, report: &mut Report) -> Result<()> {
 
 /// A daemon with the volume that is measured.
 struct Host {
-    /// Before the daemon, because it must be dropped first.
+    /// The hung source, before the daemon because it must be dropped first.
     hung: Option<Hung>,
     daemon: Daemon,
     file: File,
@@ -183,7 +183,7 @@ mod tests {
         report.assert_page_has(&["beside nine that hang", "64 KiB and fsync", "p99 by alone"]);
     }
 
-    /// As after an interrupt, when nothing is ended in order.
+    /// Nothing is ended in order after an interrupt, so dropping must suffice.
     #[test]
     fn dropping_a_hung_source_removes_everything() {
         let Some(bindfs) = Hung::program() else { return };

@@ -27,13 +27,13 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// A part of the line that the daemon prints when all volumes of its configuration are mounted.
 const READY: &str = "End with Ctrl-C";
 
-/// Killed when dropped. The mounts that it leaves are removed with the directory that they are in.
+/// A daemon, which is killed when dropped. The mounts that it leaves are removed with the directory that they are in.
 pub(crate) struct Daemon {
     process: Process,
     program: PathBuf,
-    /// From the start of the program until all is mounted.
+    /// Time from the start of the program until all is mounted.
     pub(super) start_time: Duration,
-    /// In memory: arena, socket, registry, configuration and log.
+    /// A directory in memory, with arena, socket, registry, configuration and log.
     home: Scratch,
 }
 
@@ -186,12 +186,12 @@ fn socket_in(home: &Scratch) -> PathBuf {
     home.path().join("socket")
 }
 
-/// Written to each volume.
+/// Bytes written to each volume.
 const BYTES: usize = 4 << 20;
 /// How long a program waits before it is killed.
 const PROBE: Duration = Duration::from_millis(100);
 
-/// Killed and freed when dropped.
+/// Volumes whose source hangs. When this is dropped, the server of the source is killed, and the source is unmounted.
 pub(super) struct Hung {
     server: Process,
     /// Where bindfs is mounted.

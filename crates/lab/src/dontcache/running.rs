@@ -1,4 +1,4 @@
-//! One run: all threads of a job start at once, and each write is timed.
+//! A run: all threads of a job start at once, and each write is timed.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,20 +13,20 @@ use crate::harness::threads::{beside, join};
 use crate::harness::{Series, mb_per_s, time_us};
 use crate::interrupt;
 
-/// Between two looks at what is dirty.
+/// Time between two looks at what is dirty.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The figures of a run. The latency has a sample for each write.
 pub(super) const RATE: &str = "MB/s";
 pub(super) const LATENCY: &str = "us of a write";
 pub(super) const PEAK: &str = "most dirty, MB";
-/// When all is clean.
+/// The growth once all is clean.
 pub(super) const GROWTH: &str = "growth of the cache, MB";
 pub(super) const KICKS: &str = "kicks per pass of the flusher";
-/// Of the first file, and of the others.
+/// The rates of the first file and of the others.
 pub(super) const FIRST: &str = "MB/s of the first file";
 pub(super) const OTHER: &str = "MB/s of the others";
-/// Of two competing writers, the slower by the faster.
+/// The rate of the slower of two competing writers by that of the faster.
 pub(super) const FAIRNESS: &str = "slower by faster";
 
 /// Runs a job once. Adds nothing if the file system does not support the subject.

@@ -56,7 +56,7 @@ pub(super) fn prepare(subject: &Subject, amounts: Amounts) -> Result<()> {
     Ok(())
 }
 
-/// One turn of writing.
+/// Measures one turn of writing.
 pub(super) fn write(subject: &Subject, amounts: Amounts, seed: u64, series: &mut Series) -> Result<()> {
     let (name, page) = (subject.name(), [7; PAGE]);
     let path = subject.file("small");
@@ -81,7 +81,7 @@ pub(super) fn write(subject: &Subject, amounts: Amounts, seed: u64, series: &mut
     Ok(())
 }
 
-/// One turn of reading the large files, and of writes with fdatasync.
+/// Measures one turn of reading the large files, and of writes with fdatasync.
 pub(super) fn read_and_sync(subject: &Subject, amounts: Amounts, series: &mut Series) -> Result<()> {
     let name = subject.name();
     for (clients, (row, again)) in CLIENTS.into_iter().zip(READ.into_iter().zip(READ_AGAIN)) {
@@ -142,7 +142,7 @@ axis! {
 }
 
 impl Phase {
-    /// One turn.
+    /// Measures one turn.
     pub(super) fn measure(self, subject: &Subject, amounts: Amounts, round: u32, series: &mut Series) -> Result<()> {
         let files = amounts.files;
         let directory = subject.path().join(format!("names-{round}"));

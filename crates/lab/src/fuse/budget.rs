@@ -13,12 +13,12 @@ const PARTS: [&str; 4] =
 /// Pages that are copied to: more than the CPU's caches hold.
 const PAGES: usize = 16_384;
 
-/// One operation of the comparison.
+/// An operation of the comparison.
 struct Operation {
     name: &'static str,
-    /// Requests that its caller waits for.
+    /// Requests that the caller waits for.
     requests: f64,
-    /// The row with its rate, unless it is the small write.
+    /// The row with the rate, unless the operation is the small write.
     rate: Option<&'static str>,
 }
 
@@ -35,7 +35,8 @@ const OPERATIONS: [Operation; 4] = [
 pub(crate) struct Budget(Vec<(&'static str, [f64; 4])>);
 
 impl Budget {
-    /// From the medians of a comparison, and the time of a copy measured now. Client and server share one CPU.
+    /// The budget from the medians of a comparison, and the time of a copy measured now. Client and server share one
+    /// CPU.
     pub(crate) fn of(series: &Series) -> Self {
         Self::with(series, copy_us())
     }

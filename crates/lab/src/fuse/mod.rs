@@ -29,13 +29,13 @@ use crate::harness::{
 };
 use crate::scratch::Scratch;
 
-/// Holds all files of the comparison.
+/// Size of the cache, which holds all files of the comparison.
 const CACHE_BYTES: u64 = 1 << 30;
 
-/// From the start of the program until the first write is answered.
+/// Time from the start of the program until the first write is answered.
 const MOUNT: &str = "mount, ms";
 const UMOUNT: &str = "unmount, ms";
-/// Until the server has ended.
+/// Time from the start of the unmount until the server has ended.
 const FREED: &str = "unmount, memory freed, ms";
 /// An idle mount has no work left after this time.
 const IDLE: Duration = Duration::from_millis(500);

@@ -187,7 +187,7 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Between two looks at a mount that is being made: ours takes milliseconds.
+/// Time between two looks at a mount that is being made: ours takes milliseconds.
 const PAUSE: Duration = Duration::from_micros(200);
 /// Longest wait for a mount, and for a process to end after its unmount.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -200,15 +200,15 @@ pub(crate) struct Mounted {
     process: Process,
     log: PathBuf,
     started: Instant,
-    /// From the start of the program until the first answer.
+    /// Time from the start of the program until the first answer.
     pub(crate) mount_time: Duration,
 }
 
 /// How long an unmount took.
 pub(crate) struct Unmounted {
-    /// Until the command has ended.
+    /// Time until the command has ended.
     pub(crate) command: Duration,
-    /// Until the server has ended too, and its memory is free.
+    /// Time until the server has ended too, and its memory is free.
     pub(crate) server: Duration,
 }
 

@@ -27,7 +27,7 @@ const RATE: &str = "streams, MB/s";
 
 /// Time for the streams to fill their shares of the cache.
 const WARM_UP: Duration = Duration::from_millis(700);
-/// Between two syncs.
+/// Time between two syncs.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Tenants that stream.
 const STREAMS: usize = 4;
@@ -38,7 +38,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// Size of the file that is synced, and of the write before each sync.
 const SYNCED_BYTES: u64 = 64 << 20;
 const SYNC_BYTES: usize = 64 << 10;
-/// Less than the streams' files together, so that what they write has to reach the disk soon.
+/// Size of the arena: less than the streams' files together, so that what they write has to reach the disk soon.
 const ARENA_BYTES: u64 = 640 << 20;
 
 /// Runs the experiment.

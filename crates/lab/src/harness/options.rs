@@ -75,7 +75,7 @@ impl Options {
         Ok(self.dir.join(format!("{experiment}.html")))
     }
 
-    /// One of two amounts.
+    /// The amount of a full or of a quick run.
     pub(crate) fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }

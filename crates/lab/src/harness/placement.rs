@@ -11,11 +11,11 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// Where the client and the server of a mount run.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Placement {
-    /// On one CPU.
+    /// Client and server on one CPU.
     Together,
     /// The client on one, the server on the others.
     Apart,
-    /// Where the scheduler puts them.
+    /// Client and server where the scheduler puts them.
     Free,
 }
 

@@ -55,7 +55,7 @@ fn dashed(svg: &str) -> String {
     svg.lines().map(line).collect()
 }
 
-/// One diagram.
+/// A diagram.
 pub(crate) struct Plot {
     pub(crate) title: String,
     /// The quantity and unit of the samples.

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::threads::wait_until;
 
-/// Killed and reaped when dropped.
+/// A process, killed and reaped when dropped.
 pub(crate) struct Process(Child);
 
 impl Process {

@@ -107,7 +107,7 @@ fn ascending(rounds: &[Vec<f64>]) -> Vec<(f64, usize)> {
     samples
 }
 
-/// As [`quantile`], of samples in ascending order, each counted as often as the weight of its round.
+/// The [`quantile`] of samples in ascending order, each counted as often as the weight of its round.
 fn weighted_quantile(samples: &[(f64, usize)], share: f64, weights: &[u64]) -> f64 {
     let total: u64 = samples.iter().map(|(_, round)| weights[*round]).sum();
     let rank = ((share * total as f64).ceil() as u64).max(1);

@@ -18,12 +18,12 @@ pub(crate) const LEGEND: &str = "A figure comes with its 95 % interval. A target
 pub(crate) enum Bound {
     AtMost(f64),
     AtLeast(f64),
-    /// For counts.
+    /// The bound of a count.
     Exactly(f64),
 }
 
 impl Bound {
-    /// Its name in JSON, its sign and its value.
+    /// The name of the bound in JSON, its sign and its value.
     fn parts(self) -> (&'static str, &'static str, f64) {
         match self {
             Self::AtMost(bound) => ("at most", "<=", bound),

@@ -12,7 +12,7 @@ use crate::interrupt;
 
 /// Longest wait for something that takes milliseconds, or seconds on a slow disk.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks at it.
+/// Time between two looks at a condition.
 const PAUSE: Duration = Duration::from_micros(500);
 
 /// Waits for the thread and passes its panic on.
@@ -69,7 +69,7 @@ pub(crate) fn beside<B: Send, T>(
     background: impl IntoIterator<Item = impl FnOnce(&AtomicBool) -> Result<B> + Send>,
     work: impl FnOnce(&AtomicBool) -> Result<T>,
 ) -> Result<(T, Vec<B>)> {
-    /// Also stops the threads if `work` panics. Otherwise the scope would wait for them for ever.
+    /// Stops the threads when dropped, so also if `work` panics. Otherwise the scope would wait for them for ever.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
         fn drop(&mut self) {

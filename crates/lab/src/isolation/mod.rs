@@ -30,7 +30,7 @@ amounts! {
         hog_bytes: u64 = 4 << 30, 512 << 20;
         /// File of a direct writer.
         direct_bytes: u64 = 1 << 30, 256 << 20;
-        /// From the start of a hog until it is measured.
+        /// Time from the start of a hog until it is measured.
         warm_up: Duration = Duration::from_secs(1), Duration::from_millis(120);
         /// How long the victims of a turn write.
         time: Duration = Duration::from_secs(4), Duration::from_millis(320);

@@ -72,12 +72,12 @@ pub(crate) struct ClientArguments {
 }
 
 impl ClientArguments {
-    /// One thread, with the usual period.
+    /// The arguments for one thread with the usual period.
     pub(crate) fn new(role: Role, file: PathBuf, bytes: u64) -> Self {
         Self { role, file, bytes, threads: 1, period_ms: PERIOD_MS }
     }
 
-    /// The command line that [`run_client`] gets them from.
+    /// The command line that [`run_client`] gets these arguments from.
     fn words(&self) -> Vec<OsString> {
         let Self { role, file, bytes, threads, period_ms } = self;
         let name = role.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());

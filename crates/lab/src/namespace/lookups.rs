@@ -24,7 +24,7 @@ pub(super) struct Lookups {
 pub(super) struct Pass {
     /// Microseconds of each.
     pub(super) us: Vec<f64>,
-    /// From the first to the last.
+    /// Time from the first to the last.
     pub(super) all: Duration,
     /// `None` without lookers.
     pub(super) lookups: Option<Lookups>,
@@ -99,7 +99,7 @@ pub(super) fn samples_us(histogram: &Histogram<u64>) -> Vec<f64> {
     (0..points).map(|point| histogram.value_at_quantile(share(point)) as f64 / 1e3).collect()
 }
 
-/// Of nanoseconds, up to a minute.
+/// A histogram of nanoseconds, up to a minute.
 fn histogram() -> Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).context("cannot create a histogram")
 }

@@ -42,7 +42,7 @@ axis! {
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 enum Way {
     OneByOne,
-    /// In one call, which the kernel does not have.
+    /// All volumes in one call, which the kernel does not have.
     AtOnce,
 }
 

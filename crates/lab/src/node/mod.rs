@@ -31,7 +31,7 @@ amounts! {
         cache_mib: u64 = 1024, 1024;
         /// The file of the hog.
         hog_bytes: u64 = 4 << 30, 512 << 20;
-        /// From the start of the hog until the victims write.
+        /// Time from the start of the hog until the victims write.
         warm_up: Duration = Duration::from_secs(1), Duration::from_millis(300);
         /// How long the victims of a turn write.
         time: Duration = Duration::from_secs(4), Duration::from_millis(1200);

@@ -29,15 +29,15 @@ const LAST: &str = "last";
 /// A volume and the container that uses it.
 struct Pod {
     volume: Volume,
-    /// Before the cgroup of its pod, which is above it.
+    /// The container's cgroup, dropped before the cgroup of the pod, which is above it.
     container: Cgroup,
-    /// Of the pod.
+    /// The pod's cgroup.
     cgroup: Cgroup,
 }
 
 pub(super) struct Node {
     daemon: Daemon,
-    /// The last one is the hog.
+    /// The pods, of which the last one is the hog.
     pods: Vec<Pod>,
     hog_bytes: u64,
     /// A file in no volume, on the same file system, and the cgroup of its writer.
@@ -112,9 +112,9 @@ impl Node {
 /// The programs that write in pods.
 #[derive(Default)]
 pub(super) struct Writers {
-    /// Or the program outside.
+    /// The hog, or the program outside.
     hog: Option<Worker>,
-    /// By the number of the pod.
+    /// The victims, by the number of the pod.
     victims: Vec<Option<Worker>>,
     written: Written,
 }
@@ -122,11 +122,11 @@ pub(super) struct Writers {
 /// Reports of the programs.
 #[derive(Default)]
 pub(super) struct Written {
-    /// Of each write and fsync of a victim.
+    /// Milliseconds of each write and fsync of a victim.
     pub(super) ms: Vec<f64>,
     /// MB/s of the hog, if there was one.
     pub(super) mb_per_s: Option<f64>,
-    /// Of programs that failed.
+    /// Errors of programs that failed.
     pub(super) errors: Vec<String>,
 }
 

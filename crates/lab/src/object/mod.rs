@@ -49,12 +49,12 @@ struct Testbed {
     bares: Vec<(Delay, Bare)>,
     s3: Servers,
     series: Series,
-    /// Which of others failed, and with what.
+    /// Which file systems of others failed, and with what.
     failures: Vec<String>,
     home: Scratch,
 }
 
-/// One that takes its turn in a round.
+/// A store or subject that takes its turn in a round.
 #[derive(Copy, Clone, Debug)]
 enum Turn {
     /// Number in [`Testbed::bares`].

@@ -68,10 +68,10 @@ const THREADS: usize = 64;
 const TREE: &str = "tree";
 const FILES_OF_TREE: usize = 10_000;
 const FILES_OF_DIRECTORY: usize = 1000;
-/// Longer than the age at which changes are committed, and than the pauses of the compactor.
+/// A pause longer than the age at which changes are committed, and than the pauses of the compactor.
 const SETTLING: Duration = Duration::from_secs(12);
 
-/// One large file: written and made durable, and read with empty caches.
+/// Measures one large file: written and made durable, and read with empty caches.
 pub(super) fn streams(testbed: &mut Testbed, amounts: Amounts) -> Result<()> {
     const FILE: &str = "large";
     let bytes = amounts.bytes;

@@ -50,7 +50,7 @@ impl Delay {
         }
     }
 
-    /// For names of files and buckets.
+    /// The delay's name without spaces, for names of files and buckets.
     pub(super) fn tag(self) -> String {
         self.name().replace(' ', "-")
     }
@@ -225,16 +225,17 @@ pub(super) const S3FS: &str = "s3fs";
 /// File systems of others, which keep each file as an object.
 pub(super) const PEERS: [&str; 2] = [RCLONE, S3FS];
 
-/// Holds all files of the comparison.
+/// Size of the cache, which holds all files of the comparison.
 pub(super) const CACHE_BYTES: u64 = 1 << 30;
 
 /// A file system that is mounted, and mounted again when it should have nothing in its caches.
 pub(super) struct Subject {
     server: Server,
-    /// None of a volume of a directory.
+    /// The delay of the store; `None` for a volume of a directory.
     delay: Option<Delay>,
     endpoint: String,
-    /// It has one of its own: to this server, a prefix with objects is a directory, and rclone and s3fs fail on those.
+    /// A bucket that no other subject uses: to this server, a prefix with objects is a directory, and rclone and s3fs
+    /// fail on those.
     bucket: String,
     home: PathBuf,
     mounted: Option<Mounted>,
@@ -274,7 +275,7 @@ impl Subject {
         Ok(Self { server, delay: Some(delay), endpoint, bucket, home, mounted: None })
     }
 
-    /// Its column in tables.
+    /// The subject's column in tables.
     pub(super) fn column(&self) -> &'static str {
         if self.delay.is_some() { self.server.name } else { DIR }
     }

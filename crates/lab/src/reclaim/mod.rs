@@ -22,9 +22,9 @@ use crate::harness::{AtLeast, AtMost, Options, Report, Series, Source, Table, me
 use crate::{interrupt, rig};
 
 const ARENA_BYTES: u64 = 32 << 20;
-/// Enough for every trace.
+/// Size of the file: enough pages for every trace.
 const FILE_PAGES: u64 = 1 << 22;
-/// One of so many reads of a trace fills the cache before hits are counted.
+/// The first part of a trace, one in so many reads, fills the cache before hits are counted.
 const WARM_UP: usize = 4;
 /// Reads between two checks for an interrupt.
 const CHECK: usize = 1 << 16;
@@ -97,7 +97,7 @@ fn publish(report: &mut Report) {
     report.finding(Source::Ours, "Eviction by the reader", [("ns per page", Some(cost.value))]);
 }
 
-/// One trace, by the engine and by each policy.
+/// Measures one trace, by the engine and by each policy.
 fn measure(kind: Kind, options: &Options, round: u32, hits: &mut Series) -> Result<()> {
     let mut subject = Subject::new(ARENA_BYTES, FILE_PAGES, false)?;
     let capacity = subject.capacity();

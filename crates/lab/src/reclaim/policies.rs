@@ -11,7 +11,7 @@ pub(super) trait Policy {
 /// The names of [`all`].
 pub(super) const NAMES: [&str; 3] = ["LRU", "FIFO", "S3-FIFO"];
 
-/// One of each, for `capacity` pages.
+/// A cache with each policy, for `capacity` pages.
 pub(super) fn all(capacity: usize) -> [Box<dyn Policy>; 3] {
     [Box::new(Lru::new(capacity)), Box::new(Fifo::new(capacity)), Box::new(S3Fifo::new(capacity))]
 }

@@ -19,7 +19,7 @@ use self::testbed::{Kernel, Testbed, Times};
 use crate::harness::{AtLeast, AtMost, Options, Report, Series, Source, Table, axis, rounds};
 use crate::scratch::Scratch;
 
-/// As many as in the published runs.
+/// Number of workers, as in the published runs.
 const WORKERS: usize = 9;
 /// A quiet setting has so many turns in a round: the machine's speed drifts, so they are short and many.
 const QUIET_TURNS: usize = 3;
@@ -28,7 +28,7 @@ axis! {
     /// The registries in the order of their history, and the kernel.
     enum Subject {
         Rwsem = "rwsem",
-        /// With the engine's default time for others to join a grace period.
+        /// The registry with the engine's default time for others to join a grace period.
         Srcu = "srcu, 1 ms injected",
         SrcuAtOnce = "srcu, 0 ms injected",
         RefcountRcu = "refcount_rcu",
@@ -49,7 +49,7 @@ axis! {
     }
 }
 
-/// How many work, and under which load.
+/// The number of workers, and their load.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 struct Setting {
     workers: usize,
@@ -57,7 +57,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// One worker and `most` of them, under each load.
+    /// The settings: one worker and `most` of them, under each load.
     fn all(most: usize) -> Vec<Self> {
         Load::ALL.into_iter().flat_map(|load| [1, most].map(|workers| Self { workers, load })).collect()
     }

@@ -26,7 +26,7 @@ use crate::scratch::Scratch;
 use crate::sys::in_own_mounts;
 use crate::{interrupt, rig};
 
-/// More than the volumes of all workers hold at once, so nothing is written back.
+/// Size of the arena: more than the volumes of all workers hold at once, so nothing is written back.
 const ARENA_BYTES: u64 = 24 << 20;
 /// Duration of a slow scan.
 const SCAN: Duration = Duration::from_millis(50);

@@ -167,7 +167,7 @@ fn kill_server(keeper: u32) -> Result<()> {
     kill_process(newest.context("the keeper has no child")?, Signal::KILL).context("cannot kill the server")
 }
 
-/// From the start of an unmount until a program can write again.
+/// Measures the time from the start of an unmount until a program can write again.
 fn remounted(server: &Server, home: &Path, place: &Place) -> Result<Duration> {
     let mounted = Mounted::new(server, home, place.cache_bytes)?;
     make_dirty(mounted.path(), place.dirty_bytes)?;

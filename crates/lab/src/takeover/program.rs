@@ -24,7 +24,7 @@ pub(super) fn prepare(folder: &Path) -> Result<()> {
     fs::write(folder.join(FILE), [1; BYTES]).context("cannot create a file")
 }
 
-/// One write and one look.
+/// Makes one write and reads the attributes.
 pub(super) fn call(folder: &Path) -> Result<()> {
     let path = folder.join(FILE);
     let file = File::options().write(true).open(&path).context("cannot open the file")?;

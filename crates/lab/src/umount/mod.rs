@@ -26,7 +26,7 @@ use crate::harness::{Options, Report, amounts, axis, ms, rounds};
 use crate::interrupt;
 use crate::scratch::Scratch;
 
-/// In the order of their history.
+/// The forms, in the order of their history.
 const FORMS: [UmountForm; 4] = [UmountForm::Base, UmountForm::Race, UmountForm::RmBarrier, UmountForm::PerSb];
 
 /// The name of a form in tables, plots, targets and JSON.
@@ -90,7 +90,7 @@ impl Scenario {
     }
 }
 
-/// One engine.
+/// An engine.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 struct Setting {
     form: UmountForm,

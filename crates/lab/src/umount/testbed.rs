@@ -255,11 +255,11 @@ impl Costs {
     }
 }
 
-/// One unmount, or several at once.
+/// The figures of one unmount, or of several at once.
 pub(super) struct Umounts {
-    /// The time of each.
+    /// The time of each unmount.
     pub(super) times: Vec<Duration>,
-    /// The costs of all together.
+    /// The costs of all unmounts together.
     pub(super) costs: Costs,
 }
 
