@@ -20,13 +20,13 @@ pub(crate) enum Extent {
 }
 
 impl Extent {
-    /// The option of it on the command line.
+    /// The option of the extent on the command line.
     fn option(self) -> &'static str {
         if self == Extent::Full { " --full" } else { "" }
     }
 }
 
-/// One check. `run` returns what its tests reported; an error says what failed and, for cargo, how to repeat it.
+/// A check. `run` returns what its tests reported; an error says what failed and, for cargo, how to repeat it.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     about: &'static str,
@@ -37,12 +37,12 @@ pub(crate) struct Step {
 /// When a check runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// In each run.
+    /// The check is part of each run.
     Always,
-    /// In each run, beside the checks that follow, at the lowest priority and with a target folder of its own: it computes,
-    /// and tests of mounts leave CPUs idle.
+    /// The check is part of each run, beside the checks that follow, at the lowest priority and with a target folder of
+    /// its own: it computes, and tests of mounts leave CPUs idle.
     Beside,
-    /// In the full checks.
+    /// The check is part of the full checks.
     Full,
 }
 
@@ -180,7 +180,7 @@ fn no_tests(result: Result<(), String>) -> Result<Tested, String> {
     result.map(|()| Tested::default())
 }
 
-/// With all features; in the full checks also the command without any, as the README builds it.
+/// Lints everything with all features; in the full checks also the command without any, as the README builds it.
 fn clippy(extent: Extent) -> Result<Tested, String> {
     suites::build_all().run()?;
     if extent == Extent::Full {
@@ -289,8 +289,9 @@ fn fuzz(_: Extent) -> Result<Tested, String> {
     all_tests().args("--test fuzz").env("SLACKWATER_FUZZ_SECONDS", "30").run_tests().map(Tested::from)
 }
 
-/// On a directory; on one whose server is killed again and again; and then on object volumes with the programs that ask most
-/// of names and syncs. Others on object volumes run by hand, and so does `stress`: it looks for crashes, and checks no promise.
+/// Runs the suites on a directory; on one whose server is killed again and again; and then on object volumes with the
+/// programs that ask most of names and syncs. Others on object volumes run by hand, and so does `stress`: it looks for
+/// crashes, and checks no promise.
 fn suites(_: Extent) -> Result<Tested, String> {
     packages::install(packages::FOR_TESTS);
     let command = dist::command()?.display().to_string();

@@ -20,16 +20,16 @@ const THREADS: &str = "RUST_TEST_THREADS";
 
 const PROGRAMS_AT_ONCE: usize = 2;
 
-/// Its tests compute, and some have time limits of a store.
+/// The program whose tests compute, some of them under the time limits of a store.
 const COMPUTES: &str = "slackwater_object";
 
 /// A built test program, and how to run it.
 #[derive(Clone, Debug)]
 pub(crate) struct TestProgram {
     path: PathBuf,
-    /// The directory of its package, in which cargo runs it.
+    /// The directory of the program's package, in which cargo runs it.
     folder: PathBuf,
-    /// Its target: the name of the test, or of the library or program whose unit tests it has.
+    /// The target of the program: the name of the test, or of the library or program whose unit tests it has.
     name: String,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
@@ -85,7 +85,7 @@ impl TestProgram {
         self
     }
 
-    /// Its package, its name and its arguments.
+    /// The package, the name and the arguments of the program.
     fn title(&self) -> String {
         let package = self.folder.file_name().unwrap_or_default().to_string_lossy();
         let arguments = self.arguments.iter().map(|argument| format!(" {argument}"));

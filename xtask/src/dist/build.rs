@@ -51,7 +51,8 @@ fn rust_flags() -> Result<String, String> {
     Ok(flags.collect::<Vec<_>>().join(" "))
 }
 
-/// In C code, paths are in assertions. A compiler for glibc must leave out checks that only glibc has.
+/// The flags for C code, whose assertions contain paths. A compiler for glibc must leave out checks that only glibc
+/// has.
 fn c_flags() -> Result<String, String> {
     let flags = renamed()?.into_iter().rev().map(|(from, to)| format!("-ffile-prefix-map={from}={to}"));
     Ok(flags.chain(["-U_FORTIFY_SOURCE".to_owned()]).collect::<Vec<_>>().join(" "))

@@ -61,7 +61,7 @@ fn fields(version: &str, architecture: &str, kib: usize) -> String {
     )
 }
 
-/// In Debian's machine-readable format, with the text of the licences that are not on every Debian.
+/// The copyright file in Debian's machine-readable format, with the text of the licences that are not on every Debian.
 fn copyright(year: &str) -> Result<String, String> {
     let mit = String::from_utf8_lossy(&read(Path::new("LICENSE-MIT"))?).into_owned();
     let terms = mit.split_once("\n\nPermission").map_or(mit.as_str(), |(_, rest)| rest);

@@ -12,7 +12,7 @@ use crate::folders::cannot;
 /// The origin of artefacts.
 pub(super) struct Release {
     pub(super) target: &'static Target,
-    /// With the cargo feature `object`.
+    /// Whether the cargo feature `object` is on.
     pub(super) has_objects: bool,
     pub(super) version: &'static str,
     /// The time of the commit, in seconds since 1970.

@@ -3,22 +3,22 @@
 /// A platform, its names in the formats of packages, and the programs that build for it.
 pub(crate) struct Target {
     pub(crate) triple: &'static str,
-    /// In Debian packages and in container images.
+    /// The name in Debian packages and in container images.
     pub(crate) debian: &'static str,
-    /// In RPM packages.
+    /// The name in RPM packages.
     pub(crate) rpm: &'static str,
-    /// For C code.
+    /// The compiler for C code.
     pub(crate) compiler: &'static str,
-    /// The package that has it.
+    /// The package that has the compiler.
     pub(crate) compiler_package: &'static str,
-    /// For Rust, which has its own start-up files and C library for these targets.
+    /// The linker for Rust, which has its own start-up files and C library for these targets.
     pub(crate) linker: &'static str,
     pub(crate) strip: &'static str,
-    /// Runs programs of the platform on the others.
+    /// The program that runs programs of the platform on the others.
     pub(crate) emulator: &'static str,
 }
 
-/// The first one is the default.
+/// The platforms, of which the first one is the default.
 pub(crate) const TARGETS: [Target; 2] = [
     Target {
         triple: "x86_64-unknown-linux-musl",

@@ -35,7 +35,7 @@ enum Content {
 #[derive(Clone)]
 pub(super) struct Tree {
     entries: Vec<Entry>,
-    /// For compressing, and for nothing that lasts.
+    /// A directory for compressing, and for nothing that lasts.
     work: PathBuf,
 }
 
@@ -95,7 +95,7 @@ impl Tree {
         self.entries.push(Entry { path: path.to_owned(), content: Content::Link(target.to_owned()) });
     }
 
-    /// Those files alone that are at or below one of `paths`.
+    /// The files that are at or below one of `paths`, without the others.
     pub(super) fn only(&self, paths: &[&Path]) -> Tree {
         let is_chosen = |entry: &&Entry| paths.iter().any(|path| Path::new(&entry.path).starts_with(path));
         Tree { entries: self.entries.iter().filter(is_chosen).cloned().collect(), work: self.work.clone() }

@@ -15,7 +15,7 @@ use super::kills::Kills;
 use super::program::{Program, tail};
 use super::store::Store;
 
-/// Less than the suites write, so that write-back, eviction and blocked writers occur.
+/// Size of the cache: less than the suites write, so that write-back, eviction and blocked writers occur.
 const CACHE: &str = "256MiB";
 const MOUNT_SECONDS: u32 = 30;
 const UMOUNT_SECONDS: u32 = 60;
@@ -69,7 +69,7 @@ impl Drop for Home {
 pub(super) struct Target {
     /// Mounts. Without one, the directory is plain.
     pub(super) binary: Option<PathBuf>,
-    /// Has a volume for each suite. Without one, each mount is of a directory.
+    /// The store with a volume for each suite. Without one, each mount is of a directory.
     pub(super) store: Option<Store>,
     /// The mount is kept, and its server is killed again and again.
     pub(super) is_killed: bool,

@@ -13,12 +13,12 @@ use std::time::Duration;
 const LEAST: Duration = Duration::from_millis(300);
 const MOST: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_millis(40);
-/// One kill in so many comes soon after the one before.
+/// The mean number of kills of which one comes soon after the one before.
 const SOON_EVERY: u64 = 8;
 /// Kills without a takeover between them: the keeper gives up after ten processes that fail.
 const IN_A_ROW: u32 = 4;
 
-/// In the message of a recovery that does not trust the source's file.
+/// A part of the message of a recovery that does not trust the source's file.
 const MOVED_ASIDE: &str = "its data is in a file of its own";
 
 /// A thread that kills the servers of one keeper, one after another.

@@ -39,9 +39,9 @@ pub(crate) use tools::{FEATURES, build_all, is_installed, is_root};
 struct Suite {
     name: &'static str,
     about: &'static str,
-    /// System programs it needs.
+    /// System programs that the suite needs.
     needs: &'static [&'static str],
-    /// Returns what was done, in one line.
+    /// The function that runs the suite. Returns what was done, in one line.
     run: fn(&mut Ground, &Effort) -> Result<String, String>,
 }
 
@@ -52,13 +52,13 @@ struct Effort {
 }
 
 impl Effort {
-    /// One of two amounts.
+    /// The amount of a long or of a short run.
     fn pick<T>(self, long: T, short: T) -> T {
         if self.is_long { long } else { short }
     }
 }
 
-/// The quick ones first.
+/// The suites, the quick ones first.
 const SUITES: [Suite; 7] =
     [pjdfstest::SUITE, git::SUITE, sqlite::SUITE, fio::SUITE, fsx::SUITE, trees::SUITE, stress::SUITE];
 

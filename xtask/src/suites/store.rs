@@ -13,7 +13,7 @@ const BUCKET: &str = "suites";
 
 /// A running store.
 pub(super) struct Store {
-    /// Has the objects.
+    /// The directory with the objects.
     folder: PathBuf,
     server: Option<Server>,
 }

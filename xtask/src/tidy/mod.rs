@@ -69,7 +69,7 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// For the tests of rules: the findings in a tree of inline sources, as `path:line`.
+/// The findings in a tree of inline sources, as `path:line`, for the tests of rules.
 #[cfg(test)]
 fn places(rule: Rule, files: &[(&str, &str)]) -> Vec<String> {
     rule(&Tree::of(files)).into_iter().map(|finding| format!("{}:{}", finding.path, finding.line)).collect()

@@ -5,14 +5,14 @@
 use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, TokenKind, tokenize};
 use syn::UseTree;
 
-/// One line. `code` and `comment` leave out the contents of strings and characters.
+/// A line of Rust source. `code` and `comment` leave out the contents of strings and characters.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     pub(super) code: String,
     pub(super) comment: String,
     /// The contents of the strings that start on this line, to their ends, with escapes resolved.
     pub(super) strings: Vec<String>,
-    /// Part of an item under `#[cfg(test)]`.
+    /// Whether the line is part of an item under `#[cfg(test)]`.
     pub(super) is_test: bool,
 }
 

@@ -3,7 +3,7 @@
 use super::Finding;
 use super::tree::Tree;
 
-/// One concept per file, with its unit tests. Most files have some 300 lines.
+/// The most lines of a file, which holds one concept with its unit tests. Most files have some 300 lines.
 const LINES_MAX: usize = 800;
 
 /// Every Rust file opens with its purpose, and none is longer than [`LINES_MAX`].

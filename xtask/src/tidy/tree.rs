@@ -13,7 +13,7 @@ pub(super) struct Tree {
     others: Vec<String>,
 }
 
-/// One text file. `path` is relative to the root and uses `/`.
+/// A text file. `path` is relative to the root and uses `/`.
 pub(super) struct File {
     pub(super) path: String,
     pub(super) text: String,

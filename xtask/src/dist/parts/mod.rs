@@ -21,9 +21,9 @@ struct Part {
     version: String,
     /// An SPDX expression.
     licence: String,
-    /// From Cargo.lock; our own crates have none.
+    /// The checksum in Cargo.lock; our own crates have none.
     checksum: Option<String>,
-    /// The texts of its licence files.
+    /// The texts of the crate's licence files.
     texts: Vec<String>,
     /// The keys of the crates that it depends on.
     needs: Vec<String>,

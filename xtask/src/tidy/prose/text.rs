@@ -24,7 +24,7 @@ impl Sentence {
         self.text.ends_with('?')
     }
 
-    /// Its words in lower case, without punctuation around them. A word in quotes of its own is a name.
+    /// The words of the sentence in lower case, without punctuation around them. A word in quotes of its own is a name.
     pub(super) fn words(&self) -> Vec<String> {
         let words = self.text.split(|letter: char| letter.is_whitespace() || letter == '/');
         let is_name = |word: &&str| word.split('"').count() == 3 && !word.starts_with(char::is_alphanumeric);
