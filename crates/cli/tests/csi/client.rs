@@ -67,7 +67,7 @@ pub(crate) fn try_call<A: Message + Default>(
     })
 }
 
-/// As [`try_call`], of a plugin that lives.
+/// Calls a plugin that lives, as [`try_call`] does.
 #[track_caller]
 pub(crate) fn call<A: Message + Default>(endpoint: &Path, method: &str, request: &impl Message) -> Result<A, Refused> {
     try_call(endpoint, method, request).unwrap_or_else(|| panic!("no answer to {method}"))

@@ -20,7 +20,7 @@ const END_STREAM: u8 = 1;
 
 pub(crate) struct KillingProxy {
     pub(crate) endpoint: PathBuf,
-    /// Until the end.
+    /// The plugin; `None` after the end.
     plugin: Arc<Mutex<Option<Plugin>>>,
     kills: Arc<AtomicU32>,
 }

@@ -76,7 +76,7 @@ pub(crate) struct Volume {
     pub(crate) staging: PathBuf,
     pub(crate) target: PathBuf,
     pub(crate) mode: Mode,
-    /// Sent with each call that can have them.
+    /// Secrets, sent with each call that can have them.
     pub(crate) secrets: HashMap<String, String>,
 }
 
@@ -102,7 +102,7 @@ impl Volume {
         Self::create_with(scratch, plugin, name, HashMap::new())
     }
 
-    /// As [`create`](Self::create), with secrets.
+    /// Makes a volume as [`create`](Self::create) does, with secrets.
     #[track_caller]
     pub(crate) fn create_with(
         scratch: &Scratch,
@@ -212,7 +212,7 @@ impl Volume {
         self.try_delete().unwrap()
     }
 
-    /// Its conditions, by one word each.
+    /// The volume's conditions, by one word each.
     pub(crate) fn health(&self) -> Result<Vec<String>, Refused> {
         let request = csi::NodeGetVolumeHealthRequest {
             volume_id: self.id.clone(),

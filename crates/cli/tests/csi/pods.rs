@@ -14,12 +14,12 @@ use crate::process::Daemon;
 use crate::rig::{Scratch, UNMOUNT_COPIES, need_fuse};
 
 const MIB: u64 = 1 << 20;
-/// In the annotation of the pod `small`.
+/// The limit in the annotation of the pod `small`.
 const LIMIT_MIB: u64 = 4;
 const WRITTEN_MIB: u64 = 24;
 /// Write-back begins at a limit only.
 const PASSIVE: &str = "dirty-expire = \"1h\"\ndirty-ratio = 90\ntenant-by = \"cgroup\"\n";
-/// Set for the process in which a test runs.
+/// The variable that is set for the process in which a test runs.
 const INSIDE: &str = "SLACKWATER_TEST_IN_A_POD";
 
 /// Runs `test` in a process that finds the server and its account as one in a pod does, with a `/run` of its own.

@@ -12,7 +12,7 @@ use crate::process::Daemon;
 use crate::rig::{Scratch, need_fuse, run_within};
 
 const VERSION: &str = "v5.6.0";
-/// Of all its tests together.
+/// The time limit of all tests of csi-sanity together.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// The program, built once into the target directory. `None`: the test is skipped.

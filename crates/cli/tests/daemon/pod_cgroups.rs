@@ -12,9 +12,9 @@ use crate::rig::{Process, wait_until};
 
 /// Cgroups of a pod, and of a container in it, below those of a kubelet. Removed when dropped.
 pub(crate) struct Pod {
-    /// First, because it is below the others.
+    /// The container's cgroup. It is the first field, because it is below the others.
     pub(crate) container: Cgroup,
-    /// As in `/proc/PID/cgroup`.
+    /// The path of the pod's cgroup, as in `/proc/PID/cgroup`.
     pub(crate) path: String,
     pub(crate) uid: String,
     pub(crate) container_id: String,
@@ -67,7 +67,7 @@ impl Pod {
         Self::with_uid(hierarchy, pattern, unique_uid())
     }
 
-    /// As [`new`](Self::new), with the UID that it has elsewhere.
+    /// Makes the cgroups as [`new`](Self::new) does, with the UID that the pod has elsewhere.
     pub(crate) fn with_uid(hierarchy: &Hierarchy, pattern: &str, uid: String) -> Self {
         let unique = unique();
         let container_id = format!("{unique}{}", "5e".repeat(26));
@@ -77,7 +77,7 @@ impl Pod {
         Self { container, path, uid, container_id, _above: above }
     }
 
-    /// The directory of its cgroup.
+    /// The directory of the pod's cgroup.
     pub(crate) fn directory(&self) -> &Path {
         self.container.directory.parent().unwrap()
     }

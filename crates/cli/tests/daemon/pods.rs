@@ -10,7 +10,7 @@ use crate::process::{Daemon, ask, table};
 use crate::rig::{Scratch, need_fuse};
 
 const MIB: u64 = 1 << 20;
-/// More than any limit.
+/// Data beyond any limit.
 const WRITTEN_MIB: u64 = 24;
 /// Write-back begins at a limit only.
 const PASSIVE: &str = "dirty-expire = \"1h\"\ndirty-ratio = 90\ntenant-by = \"cgroup\"\n";

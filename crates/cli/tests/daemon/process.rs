@@ -31,7 +31,7 @@ impl<'s> Daemon<'s> {
         Self::start_at(scratch, config, &scratch.path.join("run/daemon.sock"))
     }
 
-    /// As [`start`](Self::start), with changes to its command by `more`.
+    /// Starts a daemon as [`start`](Self::start) does, with changes to the command by `more`.
     #[track_caller]
     pub(crate) fn start_with(scratch: &'s Scratch, config: &str, more: impl FnOnce(&mut Command)) -> Self {
         let mut command = command(scratch, config);
@@ -39,7 +39,7 @@ impl<'s> Daemon<'s> {
         Self::listening(scratch, command, &scratch.path.join("run/daemon.sock"))
     }
 
-    /// As [`start`](Self::start), with the socket at `socket`.
+    /// Starts a daemon as [`start`](Self::start) does, with the socket at `socket`.
     #[track_caller]
     pub(crate) fn start_at(scratch: &'s Scratch, config: &str, socket: &Path) -> Self {
         let mut command = command(scratch, config);
@@ -82,7 +82,7 @@ impl<'s> Daemon<'s> {
         self.run(["mount", "--daemon", source, mountpoint, "--name", name]).expect(0, &[name, "Unmount with"]);
     }
 
-    /// As [`run`](Self::run), again and again while something is in use, see [`repeat_while`].
+    /// Runs the command as [`run`](Self::run) does, again and again while something is in use, see [`repeat_while`].
     pub(crate) fn run_when_free<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I> + Clone) -> Output {
         repeat_while(Output::is_busy, || self.run(arguments.clone()))
     }

@@ -14,7 +14,7 @@ const KUSTOMIZE: &str = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1";
 /// A package of Python that has the schemas of Kubernetes 1.25 to 1.37, and uses a reader of YAML.
 const VALIDATOR: &str = "kubernetes-validate==1.37.0";
 
-/// One test at a time installs programs.
+/// The lock under which one test at a time installs programs.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
 /// How overlays are built, and YAML is read and compared with schemas.

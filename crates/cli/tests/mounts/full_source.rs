@@ -30,7 +30,7 @@ impl Small {
         Self { scratch, root }
     }
 
-    /// In a file. `None` if the machine has no loop devices or no mkfs.ext4.
+    /// An ext4 file system in a file. `None` if the machine has no loop devices or no mkfs.ext4.
     pub(crate) fn ext4(more: &[&str]) -> Option<Self> {
         let (scratch, root) = Self::place();
         let image = scratch.path.join("image");

@@ -26,7 +26,7 @@ impl Tower {
         Self::with(scratch, &["--cache", "32MiB"])
     }
 
-    /// With more arguments for the upper mount.
+    /// A tower with more arguments for the upper mount.
     pub(crate) fn with(scratch: &Scratch, more: &[&str]) -> Self {
         let (base, middle) = scratch.pair("base");
         let top = scratch.dir("top", 0o755);
@@ -42,7 +42,7 @@ impl Tower {
         self.come_down_from_the_middle(scratch)
     }
 
-    /// As [`come_down`](Self::come_down), when the upper mount has already ended.
+    /// Unmounts the rest as [`come_down`](Self::come_down) does, when the upper mount has already ended.
     pub(crate) fn come_down_from_the_middle(self, scratch: &Scratch) -> PathBuf {
         drop(self.upper);
         scratch.umount(&self.middle);
@@ -174,8 +174,8 @@ fn p09_a_killed_mount_that_waits_for_its_own_answer_is_ended() {
     tower.come_down_from_the_middle(&scratch);
 }
 
-/// Not a test: a program that stores at the beginning of a file, says so, and stores far behind once its input ends. It
-/// is a process because even a child of the process that has the file open waits for a mount that does not answer.
+/// A program, not a test: stores at the beginning of a file, says so, and stores far behind once its input ends. It is
+/// a process because even a child of the process that has the file open waits for a mount that does not answer.
 #[test]
 fn storing_program() {
     if let Ok(path) = std::env::var(STORING_VARIABLE) {
@@ -191,7 +191,7 @@ fn storing_program() {
 
 const STORING_VARIABLE: &str = "SLACKWATER_STORING_PROGRAM";
 
-/// Not a test: the program that is killed.
+/// The program that is killed, not a test.
 #[test]
 fn program() {
     if let Ok(path) = std::env::var(PROGRAM_VARIABLE) {

@@ -187,7 +187,7 @@ fn a_killed_program_leaves_files_old_or_new() {
 /// Directory and last version, separated by a colon.
 const PROGRAM_VARIABLE: &str = "SLACKWATER_SAVING_PROGRAM";
 
-/// Not a test: the program that is killed.
+/// The program that is killed, not a test.
 #[test]
 fn program() {
     if let Ok(place) = std::env::var(PROGRAM_VARIABLE) {

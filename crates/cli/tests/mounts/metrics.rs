@@ -173,7 +173,7 @@ fn a_background_mount_serves_metrics() {
     wait_until("the port is free", || TcpStream::connect(&address).is_err());
 }
 
-/// For Prometheus' own linter, and paths for probes.
+/// Prometheus' own linter needs the text format, and probes need paths.
 #[test]
 fn the_default_is_the_text_format_and_probes_have_paths() {
     need_fuse();

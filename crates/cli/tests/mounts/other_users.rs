@@ -173,7 +173,7 @@ fn a_lock_of_another_user_on_the_source_does_not_prevent_a_mount() {
     sandbox.run_as_root(&format!("{LOCKS}{script}")).expect(0, &["is locked by pid", "all of them"]);
 }
 
-/// Such a user may have data for it.
+/// A user with write permission may have data for the source.
 #[test]
 fn a_lock_of_a_user_with_write_permission_prevents_a_mount() {
     need_fuse();
@@ -213,7 +213,7 @@ fn a_lock_of_another_user_does_not_prevent_an_unprivileged_mount() {
     output.expect(0, &["source is locked by pid", "(flock) of user 1000", "precious"]);
 }
 
-/// In a pid namespace, processes that hold a lock may be invisible.
+/// Whether this is the initial pid namespace. In another one, processes that hold a lock may be invisible.
 fn are_all_processes_seen() -> bool {
     let is_initial = std::fs::read_link("/proc/self/ns/pid").unwrap().as_os_str() == "pid:[4026531836]";
     if !is_initial {

@@ -118,7 +118,7 @@ fn a_volume_in_a_forgotten_namespace_is_mounted_again_at_once() {
     Sandbox::new().run_as_root(&script).expect(0, &words);
 }
 
-/// Not even a mount is left of it, so no copy could be made.
+/// No mount of the volume is left, so no copy could be made.
 #[test]
 fn a_volume_that_only_open_files_keep_is_mounted_again() {
     need_fuse();

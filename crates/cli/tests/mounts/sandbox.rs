@@ -77,7 +77,7 @@ impl Sandbox {
         self.run_as_nobody_after("", script)
     }
 
-    /// As [`run_as_nobody`](Self::run_as_nobody), after a preparation by root.
+    /// Runs a script as [`run_as_nobody`](Self::run_as_nobody) does, after a preparation by root.
     pub(crate) fn run_as_nobody_after(&self, preparation: &str, script: &str) -> Output {
         let script = format!("{WORDS}{script}").replace('\'', r"'\''");
         self.run(&format!("{STAGE}{WORDS}{preparation}\nas_nobody sh -e -c '{script}'"))

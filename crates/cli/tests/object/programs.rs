@@ -17,7 +17,7 @@ const SAVERS: usize = 2;
 /// The programs of a volume: savers, and the maker as the last.
 const PROGRAMS: usize = SAVERS + 1;
 const MAKER: usize = SAVERS;
-/// So few that one call lists them.
+/// Files of a directory, so few that one call lists them.
 const FILES_PER_DIRECTORY: u64 = 20;
 const SAVES_PER_SYNC: u64 = 5;
 const FILES_PER_SYNC: u64 = 30;
@@ -27,7 +27,7 @@ pub(crate) struct Work {
     /// The steps of earlier lives.
     before: u64,
     begun: Vec<Instant>,
-    /// Shorter than `begun` by the step that failed.
+    /// When each step ended: shorter than `begun` by the step that failed.
     ended: Vec<Instant>,
     /// The last step that an fsync covers.
     durable: u64,
@@ -169,7 +169,7 @@ impl State {
         Ok(Self { steps })
     }
 
-    /// As [`State::read`]; also asserts that no call fails.
+    /// Reads the volume as [`State::read`] does, and asserts that no call fails.
     #[track_caller]
     pub(crate) fn of(dir: &Path) -> Self {
         Self::read(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()))

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::rig::{Scratch, need_fuse, wait_until};
 use crate::store::stores;
 
-/// More than the reader's caches together, for a loaded machine.
+/// A time longer than the ages of the reader's caches together, for a loaded machine.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(30);
 
 #[test]

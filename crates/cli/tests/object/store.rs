@@ -42,7 +42,7 @@ fn memory() -> PathBuf {
 }
 
 impl Store {
-    /// In a directory that does not exist yet.
+    /// A store in a directory that does not exist yet.
     pub(crate) fn directory(scratch: &Scratch) -> Self {
         let memory = memory();
         let objects = scratch.path.join(memory.file_name().unwrap());

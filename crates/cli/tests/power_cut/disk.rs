@@ -9,7 +9,7 @@ use crate::sys;
 
 const BYTES: u64 = 256 << 20;
 
-/// Mounted until it is dropped.
+/// A disk, mounted until it is dropped.
 pub(crate) struct Disk {
     image: PathBuf,
     pub(crate) path: PathBuf,

@@ -32,14 +32,14 @@ impl Version {
     }
 }
 
-/// One file or slot.
+/// The state of a file or slot.
 #[derive(Clone, Debug)]
 struct State {
     durable: Version,
     begun: Vec<Version>,
-    /// One of the begun versions truncated it first.
+    /// Whether one of the begun versions truncated the file first.
     is_cut: bool,
-    /// The bytes of the durable version were sent to the disk, and may not have arrived.
+    /// Whether the bytes of the durable version were sent to the disk, and may not have arrived.
     is_sent: bool,
 }
 

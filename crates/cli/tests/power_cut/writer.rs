@@ -55,7 +55,7 @@ impl Writer {
         }
     }
 
-    /// One of a few file names of this kind, with its path.
+    /// A random file name of this kind, from a few, with its path.
     fn pick(&mut self, kind: &str) -> (String, PathBuf) {
         let name = format!("{kind}{}", self.below(6));
         let path = self.directory.join(&name);

@@ -9,12 +9,12 @@ use crate::rig::{Scratch, run};
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
     Ext4,
-    /// Without the features that quotas need.
+    /// Ext4 without the features that quotas need.
     PlainExt4,
     Xfs,
 }
 
-/// Mounted until the scratch directory is dropped.
+/// A file system, mounted until the scratch directory is dropped.
 pub(crate) struct Disk {
     pub(crate) path: PathBuf,
     pub(crate) kind: Kind,

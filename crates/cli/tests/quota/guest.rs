@@ -15,7 +15,7 @@ use crate::rig::{self, Scratch};
 const INSIDE: &str = "SLACKWATER_TEST_GUEST";
 const PROGRAM: &str = "linux.uml";
 const MODULES: &str = "/usr/lib/uml/modules";
-/// In the order in which they depend on each other.
+/// Modules that the tests need, in the order in which they depend on each other.
 const NEEDED: [&str; 4] = ["quota_tree.ko", "quota_v2.ko", "loop.ko", "fuse.ko"];
 /// An empty directory of every Debian.
 const TEMPORARY: &str = "/mnt";

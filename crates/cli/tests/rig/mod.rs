@@ -119,7 +119,7 @@ impl Scratch {
         run(self.command(arguments))
     }
 
-    /// As [`run`](Self::run), again and again while something is in use, see [`repeat_while`].
+    /// Runs the command as [`run`](Self::run) does, again and again while something is in use, see [`repeat_while`].
     pub(crate) fn run_when_free<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I> + Clone) -> Output {
         repeat_while(Output::is_busy, || self.run(arguments.clone()))
     }
@@ -143,8 +143,8 @@ impl Scratch {
         Mount::start(self.command(arguments), mountpoint)
     }
 
-    /// As [`mount`](Self::mount), of a process that the test stops by a signal. Over io_uring, processes that wait for it
-    /// could not be killed (ADR 0028).
+    /// Mounts as [`mount`](Self::mount) does, for a test that stops the process by a signal. Over io_uring, processes
+    /// that wait for it could not be killed (ADR 0028).
     pub(crate) fn mount_to_be_stopped(&self, source: &Path, mountpoint: &Path) -> Mount {
         self.mount(source, mountpoint, &["--transport", "dev"])
     }
@@ -155,7 +155,7 @@ impl Scratch {
         self.umount_with(mountpoint, &[]);
     }
 
-    /// As [`umount`](Self::umount), with `more` arguments.
+    /// Unmounts as [`umount`](Self::umount) does, with `more` arguments.
     #[track_caller]
     pub(crate) fn umount_with(&self, mountpoint: &Path, more: &[&str]) {
         let words = [&["umount", mountpoint.to_str().unwrap()], more].concat();
@@ -214,7 +214,7 @@ pub(crate) fn run(command: Command) -> Output {
     run_within(command, PATIENCE)
 }
 
-/// As [`run`], with another limit of its time.
+/// Runs a command as [`run`] does, with another time limit.
 #[track_caller]
 pub(crate) fn run_within(mut command: Command, limit: Duration) -> Output {
     let mut child = Process(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());

@@ -67,7 +67,7 @@ fn a_command_whose_server_dies_is_answered_by_the_next_one() {
     kept.umount().expect(0, &[]);
 }
 
-/// Only the process that wrote to a file without a name has its data.
+/// The data of a removed file is only in the process that wrote it.
 #[test]
 fn p02_a_restart_is_refused_while_removed_files_are_not_copied() {
     let mut kept = Kept::new(&["--dirty-expire", "1h"]);

@@ -33,7 +33,7 @@ impl<'s> KeptDaemon<'s> {
         Self::start_with(scratch, config, mountpoints, |_| {})
     }
 
-    /// With changes to its command by `more`.
+    /// Starts a daemon with changes to the command by `more`.
     #[track_caller]
     pub(super) fn start_with(
         scratch: &'s Scratch,

@@ -23,7 +23,7 @@ pub(super) struct Kept {
     pub(super) source: PathBuf,
     pub(super) mountpoint: PathBuf,
     pub(super) scratch: Arc<Scratch>,
-    /// It belongs to [`NOBODY`] instead of root.
+    /// Whether the mount belongs to [`NOBODY`] instead of root.
     pub(super) is_of_user: bool,
 }
 
@@ -36,15 +36,15 @@ impl Kept {
         Self::of(scratch, source, mountpoint, more)
     }
 
-    /// Of a given source.
+    /// A kept mount of a given source.
     #[track_caller]
     pub(super) fn of(scratch: Scratch, source: PathBuf, mountpoint: PathBuf, more: &[&str]) -> Self {
         let mount = scratch.mount(&source, &mountpoint, &[&["--keep"], more].concat());
         Self { mount, source, mountpoint, scratch: Arc::new(scratch), is_of_user: false }
     }
 
-    /// Of an ordinary user, in a mount namespace of this thread. `limits` is a command line of setpriv or prlimit before
-    /// the command.
+    /// A kept mount of an ordinary user, in a mount namespace of this thread. `limits` is a command line of setpriv or
+    /// prlimit before the command.
     #[track_caller]
     pub(super) fn of_user(limits: &[&str], more: &[&str]) -> Self {
         need_fuse();

@@ -166,7 +166,7 @@ impl Load {
         Self::start_as(mountpoint, false)
     }
 
-    /// As the ordinary user, or as root.
+    /// Starts the programs as the ordinary user, or as root.
     #[track_caller]
     pub(super) fn start_as(mountpoint: &Path, is_of_user: bool) -> Self {
         let at = |name: &str| mountpoint.join(name);

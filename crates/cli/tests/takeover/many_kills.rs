@@ -27,7 +27,7 @@ pub(super) const KILLS_VARIABLE: &str = "SLACKWATER_KEPT_KILLS";
 pub(super) const KILLS: u64 = 20;
 /// The longest time between a takeover and the next kill.
 const LIFE_US: u64 = 500_000;
-/// One kill in so many hits the takeover.
+/// The mean number of kills of which one hits the takeover.
 const SOON_EVERY: u64 = 6;
 /// The programs of PostgreSQL, in a directory for each version.
 const POSTGRESQL: &str = "/usr/lib/postgresql";

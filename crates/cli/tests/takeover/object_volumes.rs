@@ -153,7 +153,7 @@ fn a_takeover_waits_for_the_store() {
     store.fsck(&scratch);
 }
 
-/// Of a server that dies, and of a machine that has the volume since.
+/// A server dies, and another machine has the volume since.
 #[test]
 fn a_volume_that_another_machine_has_taken_is_not_taken_back() {
     let (store, scratch, [mountpoint, second]) = in_a_directory();

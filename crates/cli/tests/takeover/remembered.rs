@@ -21,7 +21,7 @@ use super::user::in_own_namespace;
 use crate::bytes;
 use crate::rig::{PATIENCE, Scratch, need_fuse, wait_until};
 
-/// Long after the test.
+/// Write-back begins long after the test.
 const LATE: [&str; 2] = ["--dirty-expire", "1h"];
 
 /// truncate(2), of a file that no program has open.

@@ -33,11 +33,11 @@ pub(super) type Call = fn(&Path, &Path, u32) -> io::Result<()>;
 
 /// The test of a kind of request.
 enum Case {
-    /// It only asks.
+    /// The request only asks.
     Asks(Call),
-    /// It changes something, so it is recorded before and after.
+    /// The request changes something, so it is recorded before and after.
     Changes(Call),
-    /// The kernel does not send it to this file system, or waits for no answer.
+    /// The kernel does not send the request to this file system, or waits for no answer.
     Nothing(&'static str),
 }
 use Case::{Asks, Changes, Nothing};
@@ -281,7 +281,7 @@ impl Rig {
         Self::with(scratch, source, mountpoint, &[])
     }
 
-    /// With more arguments.
+    /// A rig with more arguments of `mount`.
     pub(super) fn with(scratch: Scratch, source: PathBuf, mountpoint: PathBuf, more: &[&str]) -> Self {
         let orders = scratch.path.join("die-at");
         fs::write(&orders, "").unwrap();

@@ -134,7 +134,7 @@ fn a_killed_daemon_is_found_and_loses_nothing() {
     finish(machine, &volume);
 }
 
-/// As a kubelet does that has not noticed: it only publishes for the next pod.
+/// A kubelet that has not noticed only publishes for the next pod.
 #[test]
 fn a_stage_over_a_dead_mount_replaces_it() {
     let (mut machine, volume) = published();

@@ -141,7 +141,7 @@ impl Machine {
         Self::start_with(&[])
     }
 
-    /// With more options of the plugin.
+    /// Starts a machine with more options of the plugin.
     pub(crate) fn start_with(options: &'static [&'static str]) -> Self {
         let scratch = Scratch::new();
         scratch.dir("pool", 0o755);

@@ -18,7 +18,7 @@ enum Stage {
 pub(crate) struct Model {
     exists: bool,
     stage: Stage,
-    /// Where it is published; true is read-only.
+    /// Where the volume is published; true is read-only.
     targets: [Option<bool>; TARGETS],
 }
 

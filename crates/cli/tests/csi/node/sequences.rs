@@ -19,12 +19,12 @@ use crate::node::model::Model;
 use crate::rig::{need_fuse, runs};
 
 const CALLS: u64 = 14;
-/// One call in so many is cut off by a kill.
+/// The mean number of calls of which one is cut off by a kill.
 const KILLS: u64 = 6;
-/// A plugin is killed at most so long after a call has been sent.
+/// The longest time between the sending of a call and the kill of the plugin.
 const KILLED_WITHIN_US: u64 = 15_000;
 
-/// From so many on, a run is long.
+/// The fewest sequences of a long run.
 const LONG: u64 = 1000;
 /// Machines of a long run. A call waits more than it computes.
 const MACHINES: usize = 8;

@@ -154,7 +154,7 @@ impl World {
         self.figures.kills_at_start += 1;
     }
 
-    /// One life: a mount, its initial check, work, and its end.
+    /// Runs one life: a mount, its initial check, work, and its end.
     fn live(&mut self) {
         if self.chance(5) {
             self.start_and_kill();

@@ -51,7 +51,7 @@ impl Orders {
     }
 }
 
-/// Not a test: the worker process.
+/// The worker process, not a test.
 #[test]
 fn worker() {
     let Ok(orders) = std::env::var(VARIABLE) else { return };

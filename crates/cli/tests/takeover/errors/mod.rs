@@ -18,7 +18,7 @@ use crate::bytes;
 use crate::rig::{Scratch, need_fuse};
 
 const MIB: usize = 1 << 20;
-/// One page: an attempt to write it back fails once.
+/// The size of a page: an attempt to write one back fails once.
 const PAGE: usize = 4096;
 /// Write-back begins with a sync only.
 const PASSIVE: [&str; 4] = ["--dirty-ratio", "90", "--dirty-expire", "1h"];

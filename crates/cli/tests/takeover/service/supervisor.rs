@@ -30,7 +30,7 @@ pub(super) fn command(scratch: &Scratch) -> Command {
     command
 }
 
-/// Not a test: the supervisor's main function.
+/// The supervisor's main function, not a test.
 #[test]
 fn supervisor_process() {
     let Some(scratch) = std::env::var_os(SCRATCH).map(PathBuf::from) else { return };

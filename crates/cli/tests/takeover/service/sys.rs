@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// The first number that a service supervisor passes.
 const FIRST: i32 = 3;
-/// Above all descriptors of a test.
+/// A number above all descriptors of a test.
 const ABOVE: i32 = 4096;
 
 /// Gives the program of `command` these descriptors, from number 3 on.

@@ -111,7 +111,7 @@ fn end(cgroup: &Path) {
 
 /// A user's directory, in which a manager can run.
 pub(super) struct Home {
-    /// Dropped first.
+    /// The cgroups, dropped first.
     _cgroups: Cgroups,
     pub(super) scratch: Scratch,
     pub(super) units: PathBuf,
