@@ -82,20 +82,21 @@ fn a_hung_source_stops_no_other_volume_and_the_daemon_ends_once_it_answers() {
     assert_eq!(fs::read(base.join("file")).unwrap(), vec![7; BYTES]);
 }
 
-/// Runs `work` with a daemon that has a volume with unwritten data over a hung source, and another volume. Then lets
-/// the source answer and checks that the data is written back: by that daemon if it still runs, otherwise by the next
-/// one.
-fn with_a_hung_source(work: impl for<'s> FnOnce(Daemon<'s>, &Path, &Path) -> Option<Daemon<'s>>) {
+/// Runs `work` with a daemon that has a volume with unwritten data over a hung source, and another volume; and with the
+/// open file of that data, since a lookup could wait for the source. Then lets the source answer and checks that the data
+/// is written back: by that daemon if it still runs, otherwise by the next one.
+fn with_a_hung_source(work: impl for<'s> FnOnce(Daemon<'s>, File, &Path, &Path) -> Option<Daemon<'s>>) {
     need_fuse();
     let scratch = Scratch::new();
     let Stage { base, middle, server, top, source, mountpoint, daemon } = Stage::new(&scratch);
     fs::write(top.join("file"), vec![5; BYTES]).unwrap();
     File::open(top.join("file")).unwrap().sync_all().unwrap();
     // Not truncated: the close of a truncated file starts write-back.
-    OpenOptions::new().write(true).open(top.join("file")).unwrap().write_all(&vec![6; BYTES]).unwrap();
+    let mut file = OpenOptions::new().write(true).open(top.join("file")).unwrap();
+    file.write_all(&vec![6; BYTES]).unwrap();
     stop_at_rest(&scratch, &server, &middle);
     fs::write(mountpoint.join("file"), vec![7; BYTES]).unwrap();
-    let daemon = work(daemon, &top, &mountpoint);
+    let daemon = work(daemon, file, &top, &mountpoint);
     assert_eq!(fs::read(source.join("file")).unwrap(), vec![7; BYTES]);
     server.process.signal(Signal::CONT);
     let daemon = match daemon {
@@ -151,8 +152,7 @@ fn stop_at_rest(scratch: &Scratch, server: &Mount, middle: &Path) {
 
 #[test]
 fn p03_force_frees_the_mount_point_over_a_hung_source_and_the_daemon_continues_the_flush() {
-    with_a_hung_source(|daemon, top, mountpoint| {
-        let mut file = File::options().write(true).open(top.join("file")).unwrap();
+    with_a_hung_source(|daemon, mut file, top, mountpoint| {
         let force = ["umount", "hung", "--force", "--deadline", "1s"];
         daemon.run(force).expect(7, &["3.0 MiB could not be written back", "the daemon continues writing it back"]);
         assert!(fs::read_dir(top).unwrap().next().is_none(), "the mount point is free");
@@ -167,7 +167,7 @@ fn p03_force_frees_the_mount_point_over_a_hung_source_and_the_daemon_continues_t
 
 #[test]
 fn p03_sigterm_ends_a_daemon_with_a_hung_source() {
-    with_a_hung_source(|mut daemon, top, mountpoint| {
+    with_a_hung_source(|mut daemon, _file, top, mountpoint| {
         daemon.process.signal(Signal::TERM);
         wait_until("the other volume is unmounted", || !is_mounted(mountpoint));
         assert_eq!(daemon.process.wait().code(), Some(7));
