@@ -208,14 +208,15 @@ pub(crate) fn run(mut programs: Vec<TestProgram>) -> Result<Tested, String> {
     let mut failed_again = Vec::new();
     for (program, said) in failed {
         match program.run_again(said, &log) {
-            Ok(flaky) => {
-                tested.count.have_passed(flaky.len());
-                tested.flaky.extend(flaky);
-            }
+            Ok(flaky) => tested.flaky.extend(flaky),
             Err(line) => failed_again.push(line),
         }
     }
-    if failed_again.is_empty() { Ok(tested) } else { Err(failed_again.join("\n")) }
+    if !failed_again.is_empty() {
+        return Err(failed_again.join("\n"));
+    }
+    tested.count.have_passed();
+    Ok(tested)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -75,13 +75,16 @@ impl<'s> KeptDaemon<'s> {
     /// Kills the process that serves, whether it has taken over or not.
     #[track_caller]
     pub(super) fn kill(&self) {
-        let mut server = None;
-        wait_until("the keeper has started a server", || {
-            server = children(self.keeper()).first().copied();
-            server.is_some()
-        });
+        let began = Instant::now();
+        let server = loop {
+            if let Some(server) = children(self.keeper()).first() {
+                break *server;
+            }
+            assert!(began.elapsed() < PATIENCE, "the keeper starts no server:\n{}", self.get().all_said());
+            thread::sleep(Duration::from_millis(1));
+        };
         // It may have died by itself.
-        let _ = kill_process(server.unwrap(), Signal::KILL);
+        let _ = kill_process(server, Signal::KILL);
     }
 
     /// Kills the process that serves, and waits until another one does.
