@@ -15,7 +15,7 @@ use slackwater_object::{ObjectBackend, OpenOptions, Role, VolumeError};
 
 use crate::control::protocol::{ObjectRole, ObjectStatus};
 use crate::exit::Failure;
-use crate::object::{self, failures, locate, wait_for_store};
+use crate::object::{failures, locate, wait_for_store};
 use crate::os::private_dir;
 use crate::registry::Entry;
 use crate::source;
@@ -101,7 +101,7 @@ impl Volume {
             take_over: options.take_over && !is_inherited,
             keeper,
             keep_nameless: is_inherited,
-            follow: source.is_read_only.then(|| backend_age(options.follow.map_or(object::FOLLOW, |follow| follow.0))),
+            follow: source.is_read_only.then(|| backend_age(options.follow())),
             upload_limit_bytes_per_s: options.upload_limit.map(|limit| limit.0),
         };
         let mut is_waiting = false;

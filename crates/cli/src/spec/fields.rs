@@ -55,6 +55,7 @@ pub(crate) fn stated<T: Serialize + Default>(spec: &T) -> impl Iterator<Item = (
 }
 
 /// The text of an option.
+#[cfg(feature = "containers")]
 pub(crate) fn text_of(spec: &impl Serialize, name: &str) -> Option<String> {
     all(spec).get(name).and_then(text)
 }

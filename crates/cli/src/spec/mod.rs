@@ -31,6 +31,7 @@ use slackwater_host::size;
 use slackwater_mount::tenants::{TenantBy, TenantConfig};
 
 use crate::exit::Failure;
+use crate::object;
 use crate::volume::name::VolumeName;
 use crate::volume::settings;
 
@@ -45,6 +46,7 @@ pub(crate) const DIRTY_EXPIRE: Duration = Duration::from_secs(30);
 /// Options of a volume that `slackwater set` changes.
 const CHANGEABLE: [&str; 3] = ["dontcache", "dirty-limit", "dirty-expire"];
 /// Options of a volume that a container platform may state, each with an example.
+#[cfg(any(test, feature = "containers"))]
 pub(crate) const IN_CONTAINERS: [(&str, &str); 4] =
     [("dirty-limit", "64MiB"), ("dontcache", "on"), ("dirty-expire", "5s"), ("upload-limit", "50MiB")];
 /// An option that a configuration cannot have: each start of the daemon would fence another process.
@@ -243,6 +245,11 @@ impl VolumeSpec {
     /// The age of dirty data, if the process has no other default.
     pub(crate) fn dirty_expire(&self) -> Duration {
         self.dirty_expire.map_or(DIRTY_EXPIRE, |age| age.0)
+    }
+
+    /// How old a reader may be.
+    pub(crate) fn follow(&self) -> Duration {
+        self.follow.map_or(object::FOLLOW, |follow| follow.0)
     }
 
     /// Changes an option of a mounted volume.

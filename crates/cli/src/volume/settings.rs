@@ -16,10 +16,6 @@ pub(crate) fn unknown(key: &str, known: &str) -> Failure {
     Failure::usage(format!("unknown setting `{key}`")).advise(format!("known settings: {known}"))
 }
 
-fn switch(value: &str) -> Result<bool, Failure> {
-    parse_switch(value).map_err(|why| Failure::usage(format!("dontcache: {why}")))
-}
-
 /// `config` with one setting changed.
 ///
 /// # Errors
@@ -33,7 +29,10 @@ pub(crate) fn changed(config: TenantConfig, key: &str, value: &str) -> Result<Te
             Ok(TenantConfig { limit_bytes: Some(bytes), ..config })
         }
         ("dontcache", "none") => Ok(TenantConfig { dontcache: None, ..config }),
-        ("dontcache", value) => Ok(TenantConfig { dontcache: Some(switch(value)?), ..config }),
+        ("dontcache", value) => {
+            let is_on = parse_switch(value).map_err(|why| Failure::usage(format!("dontcache: {why}")))?;
+            Ok(TenantConfig { dontcache: Some(is_on), ..config })
+        }
         (key, _) => Err(unknown(key, "limit=SIZE|none, dontcache=on|off|none, of a pod name=NAMESPACE/POD|none")),
     }
 }

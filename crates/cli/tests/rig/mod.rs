@@ -416,9 +416,18 @@ pub(crate) fn free_address() -> SocketAddr {
 /// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    wait_for(|| is_so().then_some(()), || format!("waited in vain until {what}"))
+}
+
+/// Waits until `look` finds something, at most for [`PATIENCE`]; `failure` tells what is wrong then.
+#[track_caller]
+pub(crate) fn wait_for<T>(mut look: impl FnMut() -> Option<T>, failure: impl Fn() -> String) -> T {
     let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{}", failure());
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -427,16 +436,10 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// answer or the end of the program.
 #[track_caller]
 pub(crate) fn wait_said(said: &Mutex<String>, words: &str, times: usize) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let text = said.lock().unwrap().clone();
-        let found = text.matches(words).count();
-        if found == times {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{words:?} is there {found} times, not {times}: {text}");
-        thread::sleep(Duration::from_millis(10));
-    }
+    let text = || said.lock().unwrap().clone();
+    let count = |text: &str| text.matches(words).count();
+    let failure = || format!("{words:?} is there {} times, not {times}: {}", count(&text()), text());
+    wait_for(|| (count(&text()) == times).then_some(()), failure)
 }
 
 /// Repeats a request while `is_busy` holds for its answer, at most for [`BUSY_WITHIN`], and returns the last answer. A

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,7 +15,7 @@ use super::kept::{children, end_registered};
 use super::load::Load;
 use super::process::{Daemon, ask, command, is_mounted, table};
 use crate::cgroups::{Cgroup, memory, unified};
-use crate::rig::{Output, PATIENCE, Process, Scratch, need_fuse, run, wait_until};
+use crate::rig::{Output, PATIENCE, Process, Scratch, need_fuse, run, wait_for, wait_until};
 
 /// Data stays in the cache until an unmount.
 pub(super) const LATE: &str = "dirty-expire = \"1h\"\n";
@@ -75,14 +75,10 @@ impl<'s> KeptDaemon<'s> {
     /// Kills the process that serves, whether it has taken over or not.
     #[track_caller]
     pub(super) fn kill(&self) {
-        let began = Instant::now();
-        let server = loop {
-            if let Some(server) = children(self.keeper()).first() {
-                break *server;
-            }
-            assert!(began.elapsed() < PATIENCE, "the keeper starts no server:\n{}", self.get().all_said());
-            thread::sleep(Duration::from_millis(1));
-        };
+        let server = wait_for(
+            || children(self.keeper()).first().copied(),
+            || format!("the keeper starts no server:\n{}", self.get().all_said()),
+        );
         // It may have died by itself.
         let _ = kill_process(server, Signal::KILL);
     }

@@ -7,7 +7,6 @@ use crate::commands::target::ask_each;
 use crate::control::client::{ANSWER_WITHIN, Conversation};
 use crate::control::protocol::{Reply, Request};
 use crate::exit::{Failure, Reason};
-use crate::object;
 use crate::output::shell;
 use crate::output::terminal::outln;
 use crate::registry::{Entry, Found};
@@ -71,6 +70,6 @@ pub(super) fn running(spec: &MountSpec, entry: &Entry) -> MountSpec {
 
 /// The options of a volume with their defaults.
 pub(crate) fn of_volume(volume: VolumeSpec) -> MountSpec {
-    let follow = volume.follow.or(Some(Follow(object::FOLLOW)));
+    let follow = Some(Follow(volume.follow()));
     MountSpec { volume: VolumeSpec { follow, ..volume }, server: ServerSpec::default() }
 }

@@ -44,7 +44,6 @@ use crate::control::server::{self, Unanswered};
 use crate::exit::{Failure, Reason};
 use crate::keeper::client::KeeperClient;
 use crate::keeper::protocol::Part;
-use crate::object;
 use crate::os::sys::Signals;
 use crate::os::{early_exit, kernel};
 use crate::output::progress::Meter;
@@ -406,12 +405,7 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, me
     let tunables = tunables(server.dirty_ratio(), volume.dirty_expire());
     let age = tunables.dirty_expire.saturating_add(tunables.dirty_writeback);
     let promise = match (entry.source.is_reader(), volume.read_only) {
-        (true, _) => {
-            format!(
-                "follows the writer within {}",
-                format_duration(volume.follow.map_or(object::FOLLOW, |follow| follow.0))
-            )
-        }
+        (true, _) => format!("follows the writer within {}", format_duration(volume.follow())),
         (false, true) => "read-only".to_owned(),
         (false, false) => format!("dirty data is written back within {}", format_duration(age)),
     };
