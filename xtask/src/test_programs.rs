@@ -20,6 +20,12 @@ const THREADS: &str = "RUST_TEST_THREADS";
 
 const PROGRAMS_AT_ONCE: usize = 2;
 
+/// The longest time of a test program, as timeout(1) reads it: a test that hangs fails its program, not the whole run. On a
+/// machine that is busy otherwise, the slowest takes a third of it.
+const LIMIT: &str = "25m";
+/// The status of timeout(1) for a program that it has ended.
+const TIMED_OUT: i32 = 124;
+
 /// The program whose tests compute, some of them under the time limits of a store.
 const COMPUTES: &str = "slackwater_object";
 
@@ -110,9 +116,10 @@ impl TestProgram {
         let file = File::create(log).map_err(|error| cannot(log, &error))?;
         let errors = file.try_clone().map_err(|error| cannot(log, &error))?;
         // Signals that the run ignores, as under nohup, would be ignored by all programs that the tests start.
-        let mut command = Command::new("env");
+        let mut command = Command::new("timeout");
         command
-            .arg("--default-signal=HUP,INT,QUIT")
+            // In the foreground, so that Ctrl-C reaches the tests.
+            .args(["--foreground", "--kill-after=10s", LIMIT, "env", "--default-signal=HUP,INT,QUIT"])
             .arg(&self.path)
             .args(arguments)
             .current_dir(&self.folder)
@@ -121,7 +128,11 @@ impl TestProgram {
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let status = command.status().map_err(|error| cannot(&self.path, &error))?;
         let said = fs::read(log).map_err(|error| cannot(log, &error))?;
-        Ok((status.success(), String::from_utf8_lossy(&said).into_owned()))
+        let mut said = String::from_utf8_lossy(&said).into_owned();
+        if status.code() == Some(TIMED_OUT) {
+            said.push_str(&format!("\n{} was ended after {LIMIT}: a test hangs\n", self.title()));
+        }
+        Ok((status.success(), said))
     }
 
     /// Runs the failed tests of `said`, its output, once more: one at a time, while nothing else runs. If it ended without a

@@ -339,7 +339,8 @@ impl KeptVolume {
         let (parts, descriptors) = parts.listed();
         let (number, entry) = (self.number, Box::new(entry.clone()));
         let (options, settings) = wire::split(options);
-        let message = ToKeeper::HoldVolume { number, entry, options, parts };
+        let at_once = settings.iter().cloned().collect();
+        let message = ToKeeper::HoldVolume { number, entry, options, settings: at_once, parts };
         self.client.talk.ask(message, &descriptors, ANSWERS_WITHIN).map_err(not_held)?;
         settings.iter().for_each(|(key, value)| self.set(key, value));
         Ok(())

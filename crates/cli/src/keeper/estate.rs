@@ -110,9 +110,9 @@ pub(super) struct Volume {
 }
 
 impl Volume {
-    fn new(entry: Entry, options: VolumeSpec, parts: Parts) -> Self {
+    fn new(entry: Entry, options: VolumeSpec, settings: BTreeMap<String, String>, parts: Parts) -> Self {
         let (files, nodes) = (BTreeMap::new(), BTreeMap::new());
-        Self { entry, options, parts, files, nodes, settings: BTreeMap::new(), places: Vec::new() }
+        Self { entry, options, parts, files, nodes, settings, places: Vec::new() }
     }
 
     /// Its mount points in the mount namespace of the keeper.
@@ -343,8 +343,8 @@ impl Estate {
                 self.parts = Parts::of(&parts, descriptors)?;
                 Changed::Parts
             }
-            ToKeeper::HoldVolume { number, entry, options, parts } => {
-                let volume = Volume::new(*entry, options, Parts::of(&parts, descriptors)?);
+            ToKeeper::HoldVolume { number, entry, options, settings, parts } => {
+                let volume = Volume::new(*entry, options, settings, Parts::of(&parts, descriptors)?);
                 self.volumes.insert(number, volume);
                 Changed::Volume(number)
             }
@@ -429,4 +429,25 @@ fn in_messages(settings: &BTreeMap<String, String>) -> (BTreeMap<String, String>
     }
     let first = messages.remove(0);
     (first, messages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::wire;
+
+    /// A server that was killed between a message with the volume and those with its settings left them out.
+    #[test]
+    fn a_volume_is_held_with_all_its_options_at_once() {
+        let mut spec = VolumeSpec { nodev: true, ..VolumeSpec::default() };
+        spec.put("dirty-limit", "3MiB").unwrap();
+        let (options, settings) = wire::split(&spec);
+        let (entry, settings) = (Box::new(Entry::sample(&std::env::temp_dir())), settings.into_iter().collect());
+        let mut estate = Estate::default();
+        estate
+            .take(ToKeeper::HoldVolume { number: 1, entry, options, settings, parts: Vec::new() }, Vec::new())
+            .unwrap();
+        let held = estate.volumes[&1].facts(1);
+        assert_eq!(held.changed(held.options.clone()).unwrap(), spec);
+    }
 }

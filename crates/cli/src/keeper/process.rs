@@ -35,6 +35,9 @@ use crate::spec::start::{Inheritable, Start};
 
 /// Servers that may fail in a row before one completes a takeover.
 const FAILURES_MAX: u32 = 10;
+/// Servers killed before they complete a takeover say nothing about the next one, unless that goes on for longer than this: then the
+/// kernel kills each, for want of memory.
+const KILLS_ARE_CHANCE_FOR: Duration = Duration::from_secs(60);
 /// Between two of them.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The program of an upgrade has to say hello within this time.
@@ -65,6 +68,8 @@ struct Server {
     is_ready: bool,
     /// When it completed its start.
     serves_since: Option<Instant>,
+    /// It has sent nonsense, or does not read: the keeper has killed it.
+    is_refused: bool,
 }
 
 /// The process to keep.
@@ -92,6 +97,8 @@ struct Keeper {
     /// Dead servers that have not quite ended.
     remains: Vec<Child>,
     failures: u32,
+    /// Since when no server has completed its start or takeover.
+    fails_since: Option<Instant>,
     /// The volume was released: there is nothing to take over.
     is_done: bool,
     /// Of a mount process.
@@ -140,6 +147,7 @@ pub(crate) fn run(kept: Kept) -> Result<ExitCode, Failure> {
         ending: None,
         remains: Vec::new(),
         failures: 0,
+        fails_since: None,
         is_done: false,
         mountpoint,
         device_before,
@@ -159,7 +167,10 @@ impl Keeper {
                 Ok(mut server) => {
                     self.attend(&mut server);
                     life = server.serves_since.map(|since| since.elapsed());
-                    let end = self.end_of(&mut server);
+                    let end = match self.end_of(&mut server) {
+                        End::Killed(why) if server.is_refused => End::Died(why),
+                        end @ (End::Exited(_) | End::Died(_) | End::Killed(_) | End::Held) => end,
+                    };
                     if let (End::Died(_) | End::Killed(_), None) = (&end, self.estate.server) {
                         self.clear_away(server.child.id());
                     }
@@ -202,7 +213,8 @@ impl Keeper {
             } else if let Some(message) = self.programs.note_failure(&why) {
                 errln!("{message}");
             } else {
-                self.failures += 1;
+                let since = self.fails_since.get_or_insert_with(Instant::now);
+                self.failures += u32::from(!is_killed || since.elapsed() > KILLS_ARE_CHANCE_FOR);
                 if self.failures >= FAILURES_MAX {
                     let text = format!("the {} failed {FAILURES_MAX} times in a row; the last one {why}", self.kind());
                     return Err(self.give_up(&text));
@@ -238,7 +250,9 @@ impl Keeper {
         let mut child = command.spawn()?;
         let watch = || pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         match watch() {
-            Ok(end) => Ok(Server { child, link: Some(link), end, is_ready: false, serves_since: None }),
+            Ok(end) => {
+                Ok(Server { child, link: Some(link), end, is_ready: false, serves_since: None, is_refused: false })
+            }
             Err(errno) => {
                 let _ = child.kill();
                 self.remains.push(child);
@@ -325,6 +339,7 @@ impl Keeper {
             Err(error) => Err(error),
         };
         if outcome.is_err() {
+            server.is_refused = true;
             // It fails only when the server has ended.
             let _ = server.child.kill();
         }
@@ -356,7 +371,7 @@ impl Keeper {
             ToKeeper::Hello { .. } => Err(io::ErrorKind::Unsupported.into()),
             ToKeeper::Serves => {
                 self.estate.serves(server.child.id());
-                (server.serves_since, self.failures) = (Some(Instant::now()), 0);
+                (server.serves_since, self.failures, self.fails_since) = (Some(Instant::now()), 0, None);
                 self.programs.note_success();
                 self.depart();
                 link.send(&kept, &[])

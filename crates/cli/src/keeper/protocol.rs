@@ -82,6 +82,9 @@ pub(super) enum ToKeeper {
         entry: Box<Entry>,
         #[serde(with = "wire")]
         options: VolumeSpec,
+        /// Options that keepers of the first version do not know. They ignore these, and are sent [`Self::Set`] as well.
+        #[serde(default)]
+        settings: BTreeMap<String, String>,
         parts: Vec<Part>,
     },
     /// It serves all that the keeper holds. Answered.

@@ -149,6 +149,21 @@ fn a_mount_is_given_up_after_ten_servers_that_fail_and_its_data_is_kept() {
     assert_eq!(fs::read(kept.source.join("file")).unwrap(), b"content");
 }
 
+/// Ten such kills in a row ended the mount.
+#[test]
+fn a_mount_outlives_servers_that_are_killed_before_they_serve() {
+    let mut kept = Kept::new(&["--dirty-expire", "1h"]);
+    fs::write(kept.mountpoint.join("file"), "content").unwrap();
+    let mut server = kept.kill_server();
+    for _ in 0..15 {
+        server = kept.server(Some(server));
+        kill_process(server, Signal::KILL).unwrap();
+    }
+    assert_eq!(fs::read(kept.mountpoint.join("file")).unwrap(), b"content");
+    kept.umount().expect(0, &["was killed by signal 9", "everything is written back"]);
+    assert_eq!(fs::read(kept.source.join("file")).unwrap(), b"content");
+}
+
 /// The crash comes when nothing can be taken over any more.
 #[test]
 fn a_server_that_dies_while_it_flushes_after_an_unmount_leaves_the_data_to_the_next_mount() {
