@@ -88,3 +88,13 @@ fn parameters_are_checked_and_volumes_are_made_where_they_are_required() {
     assert!(!create(&secret).unwrap_err().message.contains("hidden-word"));
     plugin.end();
 }
+
+/// Client and server of the other tests are generated from one file, so none of them would see a change there.
+#[test]
+fn the_protocol_file_is_that_of_the_specification() {
+    const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const FNV_PRIME: u64 = 0x0100_0000_01b3;
+    let file = include_bytes!("../../../csi-proto/proto/csi.proto");
+    let hash = file.iter().fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME));
+    assert_eq!(hash, 0x9a51_d6c6_3d0e_451d);
+}
