@@ -18,15 +18,26 @@ mod suites;
 mod test_programs;
 mod tidy;
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use steps::Extent;
+use test_programs::private_mounts;
+
+/// The variable of a run that has a mount namespace of its own.
+const IS_PRIVATE: &str = "SLACKWATER_XTASK_IS_PRIVATE";
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies below the workspace root");
     if let Err(error) = std::env::set_current_dir(root) {
         eprintln!("xtask: cannot enter {}: {error}", root.display());
+        return ExitCode::FAILURE;
+    }
+    if let ([first, words @ ..], None) = (private_mounts(), std::env::var_os(IS_PRIVATE)) {
+        let own = std::env::current_exe().unwrap_or_default();
+        let error = Command::new(first).args(words).arg(own).args(std::env::args_os().skip(1)).env(IS_PRIVATE, "1").exec();
+        eprintln!("xtask: cannot start {first}: {error}");
         return ExitCode::FAILURE;
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::cargo::{Cargo, Flaky, TestCount, Tested, target_directory};
 use crate::folders::cannot;
-use crate::suites::build_all;
+use crate::suites::{build_all, is_root};
 
 /// The variable by which test programs know how many tests to run at once.
 const THREADS: &str = "RUST_TEST_THREADS";
@@ -28,6 +28,12 @@ const TIMED_OUT: i32 = 124;
 
 /// The program whose tests compute, some of them under the time limits of a store.
 const COMPUTES: &str = "slackwater_object";
+
+/// The words before a command that give it a mount namespace of its own, which takes root. A namespace that another process
+/// makes would have copies of its mounts otherwise, and hold them when they are unmounted.
+pub(crate) fn private_mounts() -> &'static [&'static str] {
+    if is_root() { &["unshare", "--mount", "--"] } else { &[] }
+}
 
 /// A built test program, and how to run it.
 #[derive(Clone, Debug)]
@@ -119,7 +125,9 @@ impl TestProgram {
         let mut command = Command::new("timeout");
         command
             // In the foreground, so that Ctrl-C reaches the tests.
-            .args(["--foreground", "--kill-after=10s", LIMIT, "env", "--default-signal=HUP,INT,QUIT"])
+            .args(["--foreground", "--kill-after=10s", LIMIT])
+            .args(private_mounts())
+            .args(["env", "--default-signal=HUP,INT,QUIT"])
             .arg(&self.path)
             .args(arguments)
             .current_dir(&self.folder)
