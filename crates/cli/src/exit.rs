@@ -53,7 +53,7 @@ impl Reason {
 pub(crate) struct Failure {
     pub(crate) reason: Reason,
     pub(crate) what: String,
-    /// One line each.
+    /// The next steps for the user, a line each.
     pub(crate) advice: Vec<String>,
 }
 

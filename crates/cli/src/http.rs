@@ -29,9 +29,10 @@ use tokio::time::{sleep, timeout};
 use crate::exit::Failure;
 use crate::os::socket_user::SocketUsers;
 
-/// So many that even a client of the owner that floods the server has time for its request.
+/// Maximum number of connections: so many that even a client of the owner that floods the server has time for its
+/// request.
 const CONNECTIONS_MAX: usize = 512;
-/// One part of an owner's connections in so many is ended at once.
+/// The divisor for the part of an owner's connections that is ended at once.
 const SURPLUS: usize = 8;
 /// The default timeout of Prometheus.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
@@ -42,7 +43,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The content type of answers in plain text.
 pub(crate) const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Its body is never read.
+/// A request, whose body is never read.
 pub(crate) type Request = hyper::Request<Incoming>;
 pub(crate) type Response = hyper::Response<String>;
 
@@ -74,7 +75,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// The address at which it listens.
+    /// The address at which the server listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -119,7 +120,7 @@ pub(crate) fn serve(
 /// Where a connection comes from.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd)]
 enum Owner {
-    /// Of this machine.
+    /// A user of this machine.
     User(u32),
     /// Another machine or container, or unknown.
     Address(IpAddr),

@@ -1,4 +1,4 @@
-//! One job for each of several items, so that a hung one delays few.
+//! Jobs in parallel, one for each of several items, so that a hung one delays few.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, channel};

@@ -26,8 +26,8 @@ pub(super) fn targets(words: &[PathBuf], all: bool, at: &DaemonSocket) -> Result
     if all { Target::all(at) } else { words.iter().map(|word| Target::find(word, at)).collect() }
 }
 
-/// Does `work` for each target, several at a time, so that a hung one delays few others. Passes whether it is the only
-/// one. If several fail, the last failure is returned and the others are printed.
+/// Does `work` for each target, several at a time, so that a hung one delays few others. `work` also learns whether its
+/// target is the only one. If several fail, the last failure is returned and the others are printed.
 pub(super) fn each(
     targets: &[Target],
     work: impl Fn(&Target, bool) -> Result<(), Failure> + Sync,

@@ -17,11 +17,11 @@ pub(super) const STATUS_FAILED: u8 = 32;
 
 /// A part of a line.
 pub(super) enum Word {
-    /// One letter of a word such as `-nv`.
+    /// A letter of a word such as `-nv`.
     Flag(char),
     /// A letter with the word after it.
     Value(char, OsString),
-    /// Any other word.
+    /// A word that is no option, such as a mount point.
     Place(OsString),
 }
 
@@ -67,10 +67,10 @@ pub(super) fn report(name: &str, failure: &Failure) -> ExitCode {
     ExitCode::from(if failure.reason == Reason::Usage { STATUS_USAGE } else { STATUS_FAILED })
 }
 
-/// The volume that is mounted there.
+/// The volume that is mounted at `mountpoint`.
 ///
 /// # Errors
-/// There is none.
+/// No volume is mounted there.
 pub(super) fn slackwater_at(mountpoint: &Path) -> Result<MountInfo, Failure> {
     mount_at(mountpoint).filter(is_slackwater).ok_or_else(|| {
         Failure::new(Reason::NotMounted, format!("{} is not a slackwater mount", mountpoint.printable()))

@@ -90,7 +90,7 @@ pub(super) fn replace(target: &Target, next: Option<&NextProgram>) -> Result<Rep
         .advise("slackwater status shows it; programs on the mount wait until then"))
 }
 
-/// `None` while one process takes over from another.
+/// The status of a mount; `None` while one process takes over from another.
 fn status(target: &Target) -> Option<Status> {
     match ask(&target.socket, &target.volume, &Request::Status, ANSWER_WITHIN) {
         Ok(Reply::Status(status)) => Some(*status),

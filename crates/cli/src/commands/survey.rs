@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::control::protocol::Message;
 
-    /// None of them answers before all have been queried.
+    /// No process answers before all have been queried.
     #[test]
     fn all_are_queried_in_parallel_and_sorted_by_pid() {
         let dir = std::env::temp_dir().join(format!("slackwater-look-{}", std::process::id()));

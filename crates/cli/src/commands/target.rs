@@ -32,9 +32,9 @@ pub(crate) struct Target {
     pub(crate) socket: PathBuf,
     /// The volume in a request to a daemon.
     pub(crate) volume: VolumeRef,
-    /// For messages.
+    /// The name of the mount in messages.
     pub(crate) name: String,
-    /// Its registry entry; `None` if only a daemon is asked.
+    /// The registry entry; `None` if only a daemon is asked.
     pub(crate) found: Option<Found>,
     /// The word on the command line that only the daemon can resolve.
     unresolved: Option<PathBuf>,
@@ -79,7 +79,8 @@ impl Target {
         }
     }
 
-    /// Does `work` for the target; if the daemon does not have the volume, for this user's mount with that name.
+    /// Does `work` for the target. If the daemon does not have the volume, does it for this user's mount with that
+    /// name.
     ///
     /// # Errors
     /// The failure of `work`; `NotMounted`, if neither knows the volume.
@@ -110,7 +111,7 @@ impl Target {
         Ok(found.into_iter().filter(|found| found.is_alive).map(Self::from).collect())
     }
 
-    /// Whether a request that its process has not answered will be answered by another one.
+    /// Whether another process will answer a request that the target's process has not answered.
     pub(crate) fn is_answered_by_successor(&self, error: &io::Error) -> bool {
         match &self.found {
             Some(found) => {
@@ -121,7 +122,8 @@ impl Target {
         }
     }
 
-    /// Its registry entry, if its process has died and is held up by its source, while a keeper waits for that.
+    /// The registry entry of the mount, if its process has died and is held up by its source, while a keeper waits for
+    /// that.
     pub(crate) fn held_up(&self) -> Option<Found> {
         let mut entries = Registry::open().and_then(|registry| registry.entries()).ok()?;
         let is_meant = |entry: &Entry| match &self.found {
@@ -135,12 +137,12 @@ impl Target {
         entries.pop()
     }
 
-    /// Whether its process is alive, as far as that is known.
+    /// Whether the process of the mount is alive, as far as that is known.
     pub(crate) fn is_alive(&self) -> bool {
         self.found.as_ref().is_none_or(Found::is_still_alive)
     }
 
-    /// Whether it has ended with everything written back.
+    /// Whether the mount has ended with everything written back.
     pub(crate) fn has_ended_in_order(&self) -> bool {
         self.found.as_ref().is_some_and(Found::has_ended_in_order)
     }
@@ -189,7 +191,7 @@ pub(crate) fn ask_daemon(socket: &Path, request: &Request) -> Result<Reply, Fail
 /// The last process does not answer.
 ///
 /// # Blocking
-/// For the processes.
+/// For the processes that are asked.
 pub(crate) fn ask_each<T>(
     is_succeeded: impl Fn(&io::Error) -> bool,
     ask: impl Fn(bool) -> io::Result<T>,
@@ -207,7 +209,7 @@ pub(crate) fn ask_each<T>(
 /// The daemon that has taken over from one that did not answer a request, with its volumes.
 ///
 /// # Blocking
-/// While it takes over.
+/// While the other daemon takes over.
 pub(crate) fn successor(socket: &Path, error: &io::Error) -> Option<(List, KeptStatus)> {
     let list = is_cut_off(error).then(|| list(socket).ok()).flatten()?;
     let kept = list.kept.clone()?;
@@ -217,7 +219,7 @@ pub(crate) fn successor(socket: &Path, error: &io::Error) -> Option<(List, KeptS
 /// Whether another daemon has taken over from one that did not answer a request.
 ///
 /// # Blocking
-/// While it takes over.
+/// While the other daemon takes over.
 pub(crate) fn has_successor(socket: &Path, error: &io::Error) -> bool {
     successor(socket, error).is_some()
 }
@@ -240,8 +242,8 @@ pub(crate) fn no_daemon(socket: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// This user's mount that `word` names: a live one rather than one that died there before, and one mounted there rather
-/// than one with that name.
+/// The mount of this user that `word` names: a live one rather than one that died there before, and one mounted there
+/// rather than one with that name.
 fn find_in_registry(word: &Path) -> Result<Target, Failure> {
     let name = name_of(word);
     let mut entries = Registry::open()?.entries()?;

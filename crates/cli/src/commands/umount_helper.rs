@@ -42,20 +42,20 @@ pub(crate) const NAMES: [&str; 2] = [NAME, "umount.fuse.slackwater"];
 
 const USAGE: &str = "usage: umount.slackwater MOUNTPOINT [-flnrv] [-N NAMESPACE] [-t TYPE]";
 
-/// Longer than any flush, and still a time that the clock has.
+/// A deadline longer than any flush, and still a time that the clock has.
 const NO_DEADLINE_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
-/// As `slackwater umount --force` without `--deadline`.
+/// The deadline of `-f`: that of `slackwater umount --force` without `--deadline`.
 const FORCE_WITHIN_MS: u64 = 60_000;
 
 /// The request of `umount(8)`.
 #[derive(Debug, Default)]
 struct Call {
     target: PathBuf,
-    /// Unmount even if it is in use.
+    /// `-f`: unmount even if the mount is in use.
     force: bool,
-    /// Detach it at once.
+    /// `-l`: detach the mount at once.
     lazy: bool,
-    /// Make it read-only if it is in use.
+    /// `-r`: make the mount read-only if it is in use.
     or_read_only: bool,
     verbose: bool,
     /// The mount namespace of the mount.
@@ -121,7 +121,7 @@ fn umount(call: &Call) -> Result<(), Failure> {
 
 enum Outcome {
     Unmounted,
-    /// It is in use, and read-only now.
+    /// The mount is in use, and read-only now.
     ReadOnly,
 }
 
@@ -137,7 +137,7 @@ fn by_process(target: &Target, force: bool) -> Result<(), Failure> {
     }
 }
 
-/// This process unmounts it.
+/// Unmounts by umount(2) in this process.
 fn by_kernel(call: &Call, mountpoint: &Path, target: Option<&Target>) -> Result<Outcome, Failure> {
     let busy = || match (target, call.or_read_only) {
         (Some(target), true) => remount::make_read_only(target, mountpoint).map(|()| Outcome::ReadOnly),
@@ -183,7 +183,7 @@ fn wait_for_end(target: &Target) -> Result<(), Failure> {
     }
 }
 
-/// Conflicting versions are in the source, so this is no failure of the unmount.
+/// Turns the report of conflicting versions into success: they are in the source, so the unmount has not failed.
 fn without_conflicts(outcome: Result<(), Failure>) -> Result<(), Failure> {
     match outcome {
         Err(failure) if failure.reason == Reason::Rescued => {

@@ -25,7 +25,7 @@ impl Endpoint {
     /// other threads create files.
     ///
     /// # Errors
-    /// It is not a path, another process listens there, or the socket cannot be created.
+    /// `word` is not a path, another process listens there, or the socket cannot be created.
     pub(crate) fn listen(word: &str) -> Result<(Self, UnixListener), Failure> {
         let path = path_of(word)?;
         let shown = path.printable();

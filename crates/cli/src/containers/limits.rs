@@ -17,7 +17,7 @@ use crate::spec::{IN_CONTAINERS, VolumeSpec};
 const PREFIX: &str = "slackwater.";
 /// The limit that is not an option of a mount: most files and directories of a directory volume. With an example.
 pub(crate) const QUOTA_INODES: (&str, &str) = ("quota-inodes", "100000");
-/// Most characters of a key or a value in a message.
+/// Maximum number of characters of a key or a value in a message.
 const SHOWN_MAX: usize = 64;
 
 /// Limits of one volume: options of its mount, and a quota; each by its name without the prefix, with a valid value in
@@ -59,7 +59,7 @@ impl Limits {
         options
     }
 
-    /// Most files and directories.
+    /// Maximum number of files and directories.
     pub(crate) fn quota_inodes(&self) -> Option<u64> {
         self.get(QUOTA_INODES.0)?.parse().ok()
     }
@@ -70,7 +70,7 @@ impl Limits {
     }
 }
 
-/// All names, each with an example.
+/// The names of all limits, each with an example.
 fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
     IN_CONTAINERS.into_iter().chain([QUOTA_INODES])
 }

@@ -19,7 +19,7 @@ pub(crate) use super::status::{
     Status, Switches, Tenant, TenantState, Writers,
 };
 
-/// Incremented when a message changes its meaning; both sides refuse any other version.
+/// The version of messages, incremented when one changes its meaning; both sides refuse any other version.
 pub(crate) const VERSION: u32 = 1;
 /// The version of requests whose new part an earlier process must not ignore: it would do something else.
 pub(crate) const VERSION_OF_CREDENTIALS: u32 = 2;
@@ -27,7 +27,7 @@ pub(crate) const VERSION_OF_CREDENTIALS: u32 = 2;
 pub(crate) const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Maximum length of a reply.
 pub(crate) const REPLY_BYTES_MAX: usize = 16 << 20;
-/// Most files that a reply names.
+/// Maximum number of files that a reply names.
 pub(crate) const FILES_MAX: usize = 10_000;
 
 /// A message with its protocol version.
@@ -44,11 +44,11 @@ pub(crate) struct Message<T> {
 /// daemon itself.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct VolumeRef {
-    /// Its name.
+    /// The volume's name.
     #[serde(rename = "volume", default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// Its mount point, absolute and without symbolic links. A volume mounted there takes precedence over one of that
-    /// name.
+    /// The volume's mount point, absolute and without symbolic links. A volume mounted there takes precedence over one
+    /// of that name.
     #[serde(rename = "at", default, skip_serializing_if = "Option::is_none")]
     pub(crate) mountpoint: Option<PathBuf>,
     /// The mount point of the volume that the request is about, in the mount namespace of the peer. `None`: all of them.
@@ -65,7 +65,7 @@ impl VolumeRef {
         Self { name: name.map(str::to_owned), ..Self::default() }
     }
 
-    /// Whether it refers to no volume.
+    /// Whether no volume is named.
     pub(crate) fn is_empty(&self) -> bool {
         self.name.is_none() && self.mountpoint.is_none()
     }
@@ -127,11 +127,11 @@ pub(crate) enum Request {
     Attach {
         mountpoint: PathBuf,
         options: BTreeMap<String, String>,
-        /// As in [`MountRequest`].
+        /// The same as in [`MountRequest`].
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         is_repeated: bool,
     },
-    /// Before a remount: check that the volume has the options that were stated, as for `Attach`. If it is to become
+    /// Check, before a remount, that the volume has the options that were stated, as for `Attach`. If it is to become
     /// read-only, write everything back.
     PrepareRemount { read_only: bool, options: BTreeMap<String, String> },
     /// The volume is read-only or writable now, after a remount of its mount point.
@@ -145,16 +145,16 @@ pub(crate) enum Request {
     },
     /// Change a setting of the volume.
     Set { key: String, value: String },
-    /// To a daemon: mount a volume.
+    /// Mount a volume in a daemon.
     Mount(MountRequest),
-    /// To a daemon: list its volumes.
+    /// List the volumes of a daemon.
     List,
-    /// To a daemon: list its tenants, with totals over all volumes.
+    /// List the tenants of a daemon, with totals over all volumes.
     Tenants,
-    /// To a daemon: change a setting of a tenant. A pod is the tenant `pod:UID`; its setting `name` has the value
+    /// Change a setting of a tenant of a daemon. A pod is the tenant `pod:UID`; its setting `name` has the value
     /// `namespace/pod`.
     SetTenant { tenant: PathBuf, key: String, value: String },
-    /// To a daemon: send events from now on, until the peer closes.
+    /// Send the events of a daemon from now on, until the peer closes.
     Events,
 }
 
@@ -167,7 +167,7 @@ impl Request {
         self
     }
 
-    /// Whether it changes nothing, and reveals nothing of the contents of files.
+    /// Whether the request changes nothing, and reveals nothing of the contents of files.
     pub(crate) fn is_query(&self) -> bool {
         match self {
             Self::Status | Self::List | Self::Tenants | Self::Events => true,
@@ -189,7 +189,7 @@ impl Request {
 /// A volume for a daemon to mount.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MountRequest {
-    /// `None`: the last component of the mount point.
+    /// The volume's name. `None`: the last component of the mount point.
     pub(crate) name: Option<String>,
     /// A directory, absolute as is `mountpoint`; or the URL of an object volume.
     pub(crate) source: PathBuf,
@@ -199,7 +199,7 @@ pub(crate) struct MountRequest {
     /// A file with the credentials of an object volume, absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) credentials: Option<PathBuf>,
-    /// An earlier process may have carried it out and not answered: if so, it is done.
+    /// Whether an earlier process may have carried the request out and not answered: if so, it is done.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_repeated: bool,
 }
@@ -207,7 +207,7 @@ pub(crate) struct MountRequest {
 /// The program of the next process of a mount.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NextProgram {
-    /// Absolute and without symbolic links, in the mount namespace of the peer.
+    /// The path of the program, absolute and without symbolic links, in the mount namespace of the peer.
     pub(crate) path: PathBuf,
     pub(crate) formats: Formats,
 }
@@ -233,7 +233,7 @@ pub(crate) enum Reply {
         #[serde(default)]
         changes: u64,
     },
-    /// It is mounted under this name; with the features that the kernel lacks, and what each affects.
+    /// The volume is mounted under this name; with the features that the kernel lacks, and what each affects.
     Mounted {
         name: String,
         missing_features: Vec<String>,
@@ -276,16 +276,16 @@ pub(crate) struct List {
     pub(crate) pid: u32,
     pub(crate) arena: PathBuf,
     pub(crate) cache_bytes: u64,
-    /// Sorted by name.
+    /// The volumes, sorted by name.
     pub(crate) volumes: Vec<Listed>,
     /// Sources with data that an earlier daemon left, and that have not been mounted since.
     pub(crate) left: Vec<String>,
-    /// If the volumes outlive the daemon.
+    /// How the volumes outlive the daemon, if they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kept: Option<KeptStatus>,
 }
 
-/// One of the volumes.
+/// A volume of a daemon.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Listed {
     pub(crate) name: String,
@@ -296,7 +296,7 @@ pub(crate) struct Listed {
     pub(crate) bytes_left: u64,
     /// The last write-back error, while write-back fails.
     pub(crate) failing: Option<String>,
-    /// `None` if the source is a directory.
+    /// The state of an object volume; `None` if the source is a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) object: Option<ObjectStatus>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -306,13 +306,13 @@ pub(crate) struct Listed {
 /// An event.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Event {
-    /// Since 1970.
+    /// Milliseconds since 1970.
     pub(crate) time_ms: u64,
     pub(crate) what: EventKind,
     /// The name of the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// For people.
+    /// The event in words, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) text: String,
 }
@@ -332,7 +332,7 @@ pub(crate) enum EventKind {
     TakenOver,
     /// The reader was too slow for some events before this one.
     Missed,
-    /// No event: the daemon is alive.
+    /// A sign that the daemon is alive, without an event.
     Idle,
 }
 

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Phase {
-    /// It writes back what a predecessor left.
+    /// The process writes back what a predecessor left.
     Starting,
     Mounted,
     /// An unmount is in progress.
     Unmounting,
     /// Unmounted here, but in use: by open files, as a bind mount, or in another namespace.
     Elsewhere,
-    /// No program can reach it any more, and it is not fully written back.
+    /// No program can reach the mount any more, and it is not fully written back.
     Flushing,
 }
 
@@ -24,21 +24,21 @@ pub(crate) enum Phase {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TenantState {
     Online,
-    /// Its cgroup has just been removed.
+    /// The tenant's cgroup has just been removed.
     Dying,
-    /// Its cgroup is removed, and some of its data is left.
+    /// The tenant's cgroup is removed, and some of its data is left.
     Offline,
 }
 
 /// The container or the pod behind a tenant.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Container {
-    /// Named by the platform.
+    /// The namespace and the name of a pod, as the platform gave them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pod: Option<String>,
-    /// This and all below: from the path of its cgroup.
+    /// The pod's UID. This and all fields below are from the path of the tenant's cgroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pod_uid: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub(crate) struct Container {
 /// The data of a tenant in the cache of a mount.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Tenant {
-    /// Unique for the life of the mount; 0 is data that is charged to no other tenant.
+    /// The number, unique for the life of the mount; 0 is data that is charged to no other tenant.
     pub(crate) id: u64,
     /// The path of a cgroup, `uid:1000` or `volume`, and `root` for number 0.
     pub(crate) name: String,
@@ -60,37 +60,38 @@ pub(crate) struct Tenant {
     pub(crate) container: Container,
     pub(crate) state: TenantState,
     pub(crate) limit_bytes: Option<u64>,
-    /// Charged against the limit: pages that it dirtied, until they are durable in the source. 0 for number 0.
+    /// Bytes charged against the limit: pages that the tenant dirtied, until they are durable in the source. 0 for
+    /// number 0.
     pub(crate) charged_bytes: u64,
-    /// Dirty data in the files that it owns, and below that the other states of such data.
+    /// Dirty data in the files that the tenant owns, and below that the other states of such data.
     pub(crate) dirty_bytes: u64,
     pub(crate) writeback_bytes: u64,
     pub(crate) unstable_bytes: u64,
-    /// Bytes that its flusher has written back so far.
+    /// Bytes that the tenant's flusher has written back so far.
     pub(crate) written_bytes: u64,
-    /// Age of its oldest dirty file that waits for its flusher.
+    /// Age of the tenant's oldest dirty file that waits for its flusher.
     pub(crate) oldest_ms: Option<u64>,
-    /// Total time for which its writers were slowed down.
+    /// Total time for which the tenant's writers were slowed down.
     pub(crate) paused_ms: u64,
-    /// Clean pages cached for it.
+    /// Clean pages cached for the tenant.
     #[serde(default)]
     pub(crate) cached_bytes: u64,
-    /// Pages that its reads found in the cache, on all volumes.
+    /// Pages that the tenant's reads found in the cache, on all volumes.
     #[serde(default)]
     pub(crate) hits: u64,
-    /// Pages that its reads had to fetch from a source, on all volumes.
+    /// Pages that the tenant's reads had to fetch from a source, on all volumes.
     #[serde(default)]
     pub(crate) misses: u64,
-    /// It is at its limit, and its writers are blocked.
+    /// Whether the tenant is at its limit and its writers are blocked.
     pub(crate) wants_room: bool,
 }
 
 /// A cache of the mount process that can free memory.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Shrinker {
-    /// Unique at any moment.
+    /// The name, unique at any moment.
     pub(crate) name: String,
-    /// Objects that it could free. `None` if it cannot say now.
+    /// Objects that the cache could free. `None` if it cannot say now.
     pub(crate) count: Option<u64>,
     /// Scans that are due but deferred.
     pub(crate) deferred: u64,
@@ -137,7 +138,7 @@ pub(crate) struct Writers {
 /// Files that move to another tenant because it writes to them most.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Switches {
-    /// Since the mount.
+    /// Moves that were completed since the mount.
     pub(crate) done: u64,
     pub(crate) in_flight: u64,
 }
@@ -145,11 +146,11 @@ pub(crate) struct Switches {
 /// Memory pressure on the machine, or on the cgroup of a mount process.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MemoryPressure {
-    /// The files through which the kernel reports it; empty if it reports nothing here.
+    /// The files through which the kernel reports pressure; empty if it reports nothing here.
     pub(crate) sources: Vec<String>,
     /// Number of reports since the mount.
     pub(crate) events: u64,
-    /// Objects that were freed then, mostly inodes.
+    /// Objects that were freed upon these reports, mostly inodes.
     pub(crate) freed_objects: u64,
 }
 
@@ -167,14 +168,14 @@ pub(crate) enum ObjectRole {
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ObjectStatus {
     pub(crate) role: ObjectRole,
-    /// The process that has taken it over, if that is known.
+    /// The process that has taken the volume over, if that is known.
     pub(crate) fenced_by: Option<String>,
     /// Changes that are only in the local log, and the age of the oldest.
     pub(crate) uncommitted_changes: u64,
     pub(crate) uncommitted_ms: Option<u64>,
     /// Time since the last commit; for a reader, the age of its view of the writer.
     pub(crate) last_commit_ms: Option<u64>,
-    /// This and all counts below: since the mount.
+    /// Commits. This and all counts below are since the mount.
     pub(crate) commits: u64,
     pub(crate) uploads_in_flight: u64,
     pub(crate) sent_bytes: u64,
@@ -184,12 +185,11 @@ pub(crate) struct ObjectStatus {
     pub(crate) gets: u64,
     pub(crate) lists: u64,
     pub(crate) deletes: u64,
-    /// Those that failed; most are tried again.
+    /// Requests that failed; most are tried again.
     pub(crate) failed_requests: u64,
 }
 
 impl ObjectStatus {
-    /// All requests.
     pub(crate) fn requests(&self) -> u64 {
         self.puts + self.gets + self.lists + self.deletes
     }
@@ -198,11 +198,11 @@ impl ObjectStatus {
 /// A mount that outlives its process.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct KeptStatus {
-    /// The process that keeps it.
+    /// The process that keeps the mount.
     pub(crate) keeper: u32,
-    /// Whether that process still does. Otherwise a crash would end the mount.
+    /// Whether the keeper still keeps the mount. Otherwise a crash would end it.
     pub(crate) is_kept: bool,
-    /// Whether that process does not answer, since it is stopped.
+    /// Whether the keeper does not answer, since it is stopped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_silent: bool,
     /// How often a process has taken the mount over from another one.
@@ -212,7 +212,7 @@ pub(crate) struct KeptStatus {
     /// The longest such pause of all takeovers.
     #[serde(default)]
     pub(crate) longest_pause_ms: Option<u64>,
-    /// How long the present process has served it.
+    /// How long the present process has served the mount.
     pub(crate) serving_ms: u64,
     /// The last upgrade, if it failed. The program before serves the mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -230,16 +230,16 @@ pub(crate) struct FailedUpgrade {
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) pid: u32,
-    /// Its name in a daemon.
+    /// The volume's name in a daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
     pub(crate) phase: Phase,
     pub(crate) source: PathBuf,
     pub(crate) mountpoint: PathBuf,
-    /// Its other mount points.
+    /// The other mount points of the volume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) more_mountpoints: Vec<PathBuf>,
-    /// Major and minor number of its file system, with a colon; empty while it is not mounted.
+    /// Major and minor number of the volume's file system, with a colon; empty while it is not mounted.
     #[serde(default)]
     pub(crate) device: String,
     pub(crate) arena: PathBuf,
@@ -261,7 +261,7 @@ pub(crate) struct Status {
     pub(crate) removed_files: u64,
     #[serde(default)]
     pub(crate) removed_bytes: u64,
-    /// Where some of them were.
+    /// Paths that some of these files had.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) removed_paths: Vec<PathBuf>,
     /// The last write-back error, while write-back fails.
@@ -290,7 +290,7 @@ pub(crate) struct Status {
     pub(crate) no_uring: Option<String>,
     /// Features that the kernel lacks, and what each affects.
     pub(crate) missing_features: Vec<String>,
-    /// Sorted by data in the cache, most first. Empty from a mount process of an earlier version.
+    /// The tenants, sorted by data in the cache, most first. Empty from a mount process of an earlier version.
     #[serde(default)]
     pub(crate) tenants: Vec<Tenant>,
     /// Number of tenants that did not fit into the reply.
@@ -302,10 +302,10 @@ pub(crate) struct Status {
     /// Zero from a mount process of an earlier version.
     #[serde(default)]
     pub(crate) memory_pressure: MemoryPressure,
-    /// `None` if the source is a directory.
+    /// The state of an object volume; `None` if the source is a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) object: Option<ObjectStatus>,
-    /// `None` if it ends with its process.
+    /// How the mount outlives its process; `None` if it ends with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kept: Option<KeptStatus>,
 }

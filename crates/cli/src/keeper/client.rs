@@ -38,7 +38,7 @@ pub(crate) struct KeeperClient {
     next_volume: AtomicU64,
     /// Whether this process takes over from another.
     is_successor: bool,
-    /// Set when the server serves.
+    /// The service; set when the server serves.
     service: Mutex<Option<Service>>,
     serves: Condvar,
     /// The last upgrade, if it failed.
@@ -58,7 +58,7 @@ pub(super) struct Lost {
 /// How long a question about the takeover waits for its end: a program whose call has returned may ask at once.
 const TAKEOVER_WITHIN: Duration = Duration::from_secs(1);
 
-/// The past of what is kept, for its status.
+/// The past of the mount or daemon, for its status.
 #[derive(Copy, Clone, Debug)]
 struct Service {
     since: Instant,
@@ -227,10 +227,10 @@ impl KeeperClient {
         self.service.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For the status of a volume.
+    /// How the mount is kept, for the status of a volume.
     ///
     /// # Blocking
-    /// While this process takes over, at most for a second.
+    /// At most for a second, while this process takes over.
     pub(crate) fn status(&self) -> KeptStatus {
         let is_awaited = |service: &mut Option<Service>| self.is_successor && service.is_none();
         let waited = self.serves.wait_timeout_while(self.service(), TAKEOVER_WITHIN, is_awaited);
@@ -319,14 +319,13 @@ fn receive_volume(link: &Link) -> io::Result<InheritedVolume> {
 }
 
 impl InheritedVolume {
-    /// Whether a program can still reach it.
+    /// Whether a program can still reach the volume.
     pub(crate) fn is_connected(&self) -> bool {
         self.parts.is_connected()
     }
 }
 
 impl KeptVolume {
-    /// Its keeper.
     pub(crate) fn keeper(&self) -> &Arc<KeeperClient> {
         &self.client
     }

@@ -10,18 +10,18 @@ const KILL: i32 = libc::SIGKILL;
 
 /// How a server has ended.
 pub(super) enum End {
-    /// By itself, with this status.
+    /// The server ended by itself, with this status.
     Exited(i32),
-    /// By a signal or a panic; the text is for people.
+    /// A signal or a panic ended the server; the text is for people.
     Died(String),
-    /// By SIGKILL, which comes from outside.
+    /// SIGKILL, which comes from outside, ended the server.
     Killed(String),
-    /// It has died, and its source holds it up; its mount is over, or is to end nevertheless.
+    /// The server has died, and its source holds it up; its mount is over, or is to end nevertheless.
     Held,
 }
 
 impl End {
-    /// By the status that wait(2) has for the process `pid`.
+    /// The end of the process `pid`, by the status that wait(2) has for it.
     pub(super) fn of(status: ExitStatus, pid: u32) -> Self {
         match (status.code(), status.signal()) {
             (Some(PANICKED), _) => Self::Died(format!("(pid {pid}) panicked")),

@@ -23,10 +23,10 @@ use crate::output::terminal::errln;
 use crate::registry::Entry;
 use crate::spec::VolumeSpec;
 
-/// Most numbers of files in a message.
+/// Maximum number of files in a message.
 pub(super) const NUMBERS_MAX: usize = 1000;
 
-/// Most bytes of settings in a message, unless one setting has more. Escaped, they are six times as many at most.
+/// Maximum bytes of settings in a message, unless one setting has more. Escaped, they are six times as many at most.
 const SETTINGS_BYTES_MAX: usize = 8 << 10;
 
 /// Lets the keeper have a few descriptors for each volume, and one for each file that was removed while it was open, or for
@@ -43,7 +43,7 @@ pub(super) fn raise_limit() {
 pub(crate) struct Parts(BTreeMap<Part, OwnedFd>);
 
 impl Parts {
-    /// Adds a duplicate.
+    /// Adds a duplicate of `fd`.
     ///
     /// # Errors
     /// There are no descriptors left.
@@ -61,17 +61,16 @@ impl Parts {
         self.0.get(&part).ok_or_else(missing)?.try_clone()
     }
 
-    /// Stores them for a later keeper.
+    /// Stores the descriptors for a later keeper.
     fn store(&self, store: &mut Store, of: &str) {
         self.0.iter().for_each(|(part, fd)| store.keep(&store::name(of, &part.name()), fd.as_fd()));
     }
 
-    /// Those that an earlier keeper has stored.
+    /// The descriptors that an earlier keeper has stored.
     fn restore(stored: &mut Stored, of: &str) -> Self {
         Self(stored.take_all(of, Part::named))
     }
 
-    /// Whether it is held.
     pub(crate) fn has(&self, part: Part) -> bool {
         self.0.contains_key(&part)
     }
@@ -81,7 +80,7 @@ impl Parts {
         self.0.get(&Part::Device).is_some_and(|device| !is_closed(device.as_fd()))
     }
 
-    /// Those of a message.
+    /// The descriptors of a message, whose names are in the same order.
     pub(super) fn of(names: &[Part], descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         match names.len() == descriptors.len() {
             true => Ok(Self(names.iter().copied().zip(descriptors).collect())),
@@ -115,7 +114,7 @@ impl Volume {
         Self { entry, options, parts, files, nodes, settings, places: Vec::new() }
     }
 
-    /// Its mount points in the mount namespace of the keeper.
+    /// The mount points of the volume in the mount namespace of the keeper.
     pub(super) fn places_here(&self) -> impl Iterator<Item = &Path> {
         let further = self.places.iter().filter(|(_, namespace)| namespace.is_none()).map(|(path, _)| path.as_path());
         further.chain(self.places.is_empty().then_some(self.entry.mountpoint.as_path()))
@@ -166,10 +165,10 @@ const SERVER: &str = "server";
 enum Changed {
     /// Descriptors that do not belong to a volume.
     Parts,
-    /// Other things that do not.
+    /// Facts that do not belong to a volume.
     Facts,
     Volume(u64),
-    /// Of a volume, a removed file.
+    /// A removed file: the number of its volume, and its own.
     File(u64, u64),
 }
 
@@ -193,12 +192,12 @@ pub(super) struct Estate {
     /// When the last server stopped answering; `None` while one serves.
     pub(super) stopped_ns: Option<u64>,
     pub(super) has_handed_over: bool,
-    /// All of it once more, if there is a service manager that stores descriptors.
+    /// Everything once more, if there is a service manager that stores descriptors.
     store: Option<Store>,
 }
 
 impl Estate {
-    /// Of a keeper that has just started, with what an earlier one has stored.
+    /// The estate of a keeper that has just started, with what an earlier one has stored.
     pub(super) fn begin() -> Self {
         let Some(mut store) = Store::of_this_service() else { return Self::default() };
         let mut stored = Stored::with_this_process();
@@ -336,7 +335,7 @@ impl Estate {
     /// Takes a message that changes what is held.
     ///
     /// # Errors
-    /// It is not such a message, or there is no such volume.
+    /// The message does not change what is held, or there is no such volume.
     pub(super) fn take(&mut self, message: ToKeeper, mut descriptors: Vec<OwnedFd>) -> io::Result<()> {
         let changed = match message {
             ToKeeper::Hold { parts } => {
@@ -399,7 +398,7 @@ impl Estate {
     /// Sends everything to a server that has just started.
     ///
     /// # Errors
-    /// It is gone, or does not read.
+    /// The server is gone, or does not read.
     pub(super) fn send(&self, link: &Link, failed_upgrade: Option<&FailedUpgrade>) -> io::Result<()> {
         let (version, keeper, is_stored) = (PROTOCOL_VERSION, std::process::id(), self.store.is_some());
         let start = |predecessor| ToServer::Start { version, keeper, is_stored, predecessor };

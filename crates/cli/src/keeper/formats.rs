@@ -42,7 +42,7 @@ pub(crate) struct Formats {
 }
 
 impl Formats {
-    /// Those of this program. A mount has those of each program that serves it.
+    /// The formats of this program. A mount has those of each program that serves it.
     pub(crate) const OWN: Self = Self {
         keeper: PROTOCOL_VERSION,
         record: MountRecord::FORMAT,
@@ -54,7 +54,7 @@ impl Formats {
     /// Asks a program.
     ///
     /// # Errors
-    /// It cannot be started, or prints something else.
+    /// The program cannot be started, or prints something else.
     ///
     /// # Blocking
     /// For the program, at most [`ANSWERS_WITHIN`].
@@ -87,7 +87,7 @@ impl Formats {
     /// Whether a program with these formats can go on with a mount that has the formats `mount`.
     ///
     /// # Errors
-    /// It cannot; the message names the first format that differs.
+    /// The program cannot go on; the message names the first format that differs.
     pub(crate) fn check(&self, program: &Path, mount: &Self) -> Result<(), Failure> {
         let formats = [
             ("arenas", self.arena, mount.arena),

@@ -1,7 +1,7 @@
 //! The socket between the keeper and the server: JSON messages, each with a few descriptors.
 //!
-//! It keeps the boundaries of messages (`SOCK_SEQPACKET`), so a message is there completely or not at all, and neither
-//! side ever waits for the rest of one.
+//! The socket keeps the boundaries of messages (`SOCK_SEQPACKET`), so a message is there completely or not at all, and
+//! neither side ever waits for the rest of one.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,17 +19,17 @@ use serde::de::DeserializeOwned;
 
 /// A registry entry with the longest paths fits.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Most descriptors of a message. Kernel: `SCM_MAX_FD` is 253.
+/// Maximum number of descriptors of a message. Kernel: `SCM_MAX_FD` is 253.
 pub(super) const DESCRIPTORS_MAX: usize = 200;
 /// A peer that neither reads nor answers within this time is stopped, or hangs.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// One end.
+/// An end of the socket.
 #[derive(Debug)]
 pub(super) struct Link(OwnedFd);
 
 impl Link {
-    /// One end, and the descriptor of the other one.
+    /// A new socket: one end, and the descriptor of the other one.
     ///
     /// # Errors
     /// There are no descriptors left.
@@ -41,7 +41,7 @@ impl Link {
     /// The end with this descriptor.
     ///
     /// # Errors
-    /// It is not such a socket.
+    /// The descriptor is not such a socket.
     pub(super) fn of(fd: OwnedFd) -> io::Result<Self> {
         match socket_type(&fd)? {
             SocketType::SEQPACKET => Self::with_limits(fd),
@@ -67,7 +67,7 @@ impl Link {
         self.send_with(message, with, SendFlags::NOSIGNAL)
     }
 
-    /// As [`send`](Self::send), without waiting.
+    /// Sends a message as [`send`](Self::send) does, without waiting.
     ///
     /// # Errors
     /// `WouldBlock`, if the peer has many unread messages.
@@ -93,7 +93,7 @@ impl Link {
     /// message are missing.
     ///
     /// # Errors
-    /// None arrives within [`ANSWERS_WITHIN`], or it is not a message.
+    /// No message arrives within [`ANSWERS_WITHIN`], or what arrives is none.
     ///
     /// # Blocking
     /// Until a message arrives.

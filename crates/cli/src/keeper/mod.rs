@@ -5,20 +5,20 @@
 //! When the server dies, the keeper starts a successor and gives it all of them.
 //!
 //! ```text
-//! process    the keeper: starts servers, forwards signals, decides what the end of a server means
-//! programs   the program of the next server
-//! pace       the delay before a successor, if servers crash again and again
-//! formats    what another program must be able to read before it can be the next server
-//! remains    the threads of a dead server, and when a successor may start
-//! patience   how long the end of a mount waits for a source that holds the dead server up
-//! end        how a server has ended
-//! estate     everything that the keeper holds
-//! client     the server's side
-//! succession a takeover on purpose
-//! store      the same, with the service manager
-//! protocol   the messages between both
-//! talk       how the server sends them, whether the keeper answers or not
-//! link       the socket for them
+//! process      the keeper: starts servers, forwards signals, decides what the end of a server means
+//! programs     the program of the next server
+//! pace         the delay before a successor, if servers crash again and again
+//! formats      what another program must be able to read before it can be the next server
+//! remains      the threads of a dead server, and when a successor may start
+//! patience     how long the end of a mount waits for a source that holds the dead server up
+//! end          how a server has ended
+//! estate       everything that the keeper holds
+//! store        the same, with the service manager
+//! client       the server's side
+//! succession   a takeover on purpose
+//! protocol     the messages between both
+//! talk         how the server sends them, whether the keeper answers or not
+//! link         the socket for them
 //! ```
 //!
 //! # Invariants

@@ -11,12 +11,12 @@ use crate::volume::shutdown::{Escalation, Step};
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     escalation: Escalation,
-    /// When it ends after SIGTERM.
+    /// When the mount ends, after SIGTERM.
     ends_at: Option<Instant>,
 }
 
 impl Patience {
-    /// With the signal that the server had received.
+    /// Begins with the signal that the server had received.
     pub(super) fn new(before: Option<Signal>) -> Self {
         let mut patience = Self::default();
         patience.note(before);
@@ -28,7 +28,7 @@ impl Patience {
         self.note(signal) || self.ends_at.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Returns whether it is the signal that gives up.
+    /// Notes a signal. Returns whether it is the one that gives up.
     fn note(&mut self, signal: Option<Signal>) -> bool {
         let Some(signal @ (Signal::Interrupt | Signal::Terminate)) = signal else { return false };
         if signal == Signal::Terminate {

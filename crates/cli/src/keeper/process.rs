@@ -35,10 +35,10 @@ use crate::spec::start::{Inheritable, Start};
 
 /// Servers that may fail in a row before one completes a takeover.
 const FAILURES_MAX: u32 = 10;
-/// Servers killed before they complete a takeover say nothing about the next one, unless that goes on for longer than this: then the
-/// kernel kills each, for want of memory.
+/// Servers killed before they complete a takeover say nothing about the next one, unless that goes on for longer than
+/// this: then the kernel kills each, for want of memory.
 const KILLS_ARE_CHANCE_FOR: Duration = Duration::from_secs(60);
-/// Between two of them.
+/// The pause between two such servers.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The program of an upgrade has to say hello within this time.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -49,8 +49,8 @@ const MESSAGES_AT_ONCE: usize = 256;
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// Looks after which a process of harmless threads is not about to end.
 const STAYS_AFTER: u32 = 5;
-/// Only the death of one thread, which is not the first: the others may wait for the successor, and the end of the first
-/// is reported after theirs. Kernel: `PIDFD_THREAD`, from Linux 6.9 on.
+/// The flag of a pidfd that reports only the death of one thread, which is not the first: the others may wait for the
+/// successor, and the end of the first is reported after theirs. Kernel: `PIDFD_THREAD`, from Linux 6.9 on.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
 
 /// Variables of a service manager that are meant for its child, the keeper. Without the last one, the server answers the
@@ -60,25 +60,25 @@ const OF_KEEPER: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WAT
 /// A running server.
 struct Server {
     child: Child,
-    /// `None` once it has closed its end.
+    /// The link; `None` once the server has closed its end.
     link: Option<Link>,
-    /// Readable when it is dying.
+    /// A descriptor that is readable when the server is dying.
     end: OwnedFd,
-    /// It takes signals.
+    /// Whether the server takes signals.
     is_ready: bool,
-    /// When it completed its start.
+    /// When the server completed its start.
     serves_since: Option<Instant>,
-    /// It has sent nonsense, or does not read: the keeper has killed it.
+    /// Whether the keeper has killed the server, because it sent nonsense or did not read.
     is_refused: bool,
 }
 
 /// The process to keep.
 pub(crate) struct Kept {
-    /// Its specification.
+    /// The specification of the server.
     pub(crate) server: Start,
-    /// Of a mount process; a daemon is kept without volumes too.
+    /// The mount point of a mount process; a daemon is kept without volumes too.
     pub(crate) mountpoint: Option<PathBuf>,
-    /// It leaves the terminal once it serves.
+    /// Whether the process leaves the terminal once it serves.
     pub(crate) is_detached: bool,
 }
 
@@ -97,15 +97,15 @@ struct Keeper {
     /// Dead servers that have not quite ended.
     remains: Vec<Child>,
     failures: u32,
-    /// Since when no server has completed its start or takeover.
+    /// The time since which no server has completed its start or takeover.
     fails_since: Option<Instant>,
-    /// The volume was released: there is nothing to take over.
+    /// Whether the volume was released: there is nothing to take over.
     is_done: bool,
-    /// Of a mount process.
+    /// The mount point of a mount process.
     mountpoint: Option<PathBuf>,
     /// The file system of the mount of ours that was at the mount point before.
     device_before: Option<String>,
-    /// For a process in the background.
+    /// `/dev/null`, for a process in the background.
     nothing: Option<File>,
 }
 
@@ -115,7 +115,7 @@ struct Keeper {
 /// The server cannot be started, or was given up.
 ///
 /// # Blocking
-/// For as long as it serves.
+/// For as long as the process is kept.
 pub(crate) fn run(kept: Kept) -> Result<ExitCode, Failure> {
     let failed = |error: io::Error| Failure::failed(format!("cannot start the keeper: {error}"));
     let Kept { server, mountpoint, is_detached } = kept;

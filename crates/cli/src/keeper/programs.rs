@@ -18,7 +18,7 @@ use crate::control::protocol::FailedUpgrade;
 /// A program, by its open file.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// For messages.
+    /// The path in messages.
     path: PathBuf,
     file: OwnedFd,
 }
@@ -27,7 +27,7 @@ impl Program {
     /// Opens the file at `at`, which messages call `path`.
     ///
     /// # Errors
-    /// It cannot be opened, or is no regular file.
+    /// The file cannot be opened, or is no regular file.
     pub(crate) fn open(at: &Path, path: PathBuf) -> io::Result<Self> {
         let file = open(at, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         match FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile {
@@ -55,9 +55,9 @@ impl AsFd for Program {
 /// The program of the next server.
 #[derive(Debug)]
 pub(super) struct Programs {
-    /// The one that has served the mount last; at first the keeper's own.
+    /// The program that has served the mount last; at first the keeper's own.
     proven: Program,
-    /// The one to upgrade to, until a server of it has taken the mount over or has failed.
+    /// The program to upgrade to, until a server of it has taken the mount over or has failed.
     upgrade: Option<Program>,
     failed: Option<FailedUpgrade>,
 }

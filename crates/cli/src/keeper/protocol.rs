@@ -1,8 +1,8 @@
 //! The messages between the keeper and the server.
 //!
 //! The server begins with [`ToKeeper::Hello`]; the keeper answers with [`ToServer::Start`]. If there was a predecessor,
-//! that is followed by the settings that do not fit, and by each of its volumes, and each volume by the numbers of its files and by its nodes. From then on the
-//! server speaks, and the keeper answers those messages that say so.
+//! that is followed by the settings that do not fit, and by each of its volumes, and each volume by the numbers of its
+//! files and by its nodes. From then on the server speaks, and the keeper answers those messages that say so.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::exit::Failure;
 use crate::registry::Entry;
 use crate::spec::{VolumeSpec, wire};
 
-/// Incremented when a message changes its meaning.
+/// The version of these messages, incremented when one changes its meaning.
 pub(crate) const PROTOCOL_VERSION: u32 = 3;
 
 /// A kind of descriptor.
@@ -35,18 +35,18 @@ pub(crate) enum Part {
     Lock,
     /// The configuration with which a daemon was started.
     Configuration,
-    /// Of a volume: the FUSE connection.
+    /// The FUSE connection of a volume.
     Device,
-    /// Of a volume: the front end's record for its successor.
+    /// The record that a volume's front end keeps for its successor.
     Record,
-    /// Of a volume: the source directory, with its lock.
+    /// The source directory of a volume, with its lock.
     Source,
-    /// Of a volume: the registry entry, with its lock.
+    /// The registry entry of a volume, with its lock.
     Entry,
 }
 
 impl Part {
-    /// A word for it.
+    /// The word for the part in names of stored descriptors.
     pub(super) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
@@ -61,22 +61,22 @@ impl Part {
 /// A mount point, and the link to its mount namespace in `/proc` if that is not the server's.
 pub(crate) type Place = (PathBuf, Option<PathBuf>);
 
-/// From the server.
+/// A message from the server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "kebab-case")]
 pub(super) enum ToKeeper {
-    /// It waits for signals from now on.
+    /// The server waits for signals from now on.
     Hello {
         version: u32,
         /// The thread that [waits for the keeper's end](super::client), by its id. It ends when the process is killed,
         /// whatever the other threads wait for.
         thread: u32,
     },
-    /// The parts that all its volumes share. With a descriptor for each part. Answered.
+    /// The parts that all volumes of the server share. With a descriptor for each part. Answered.
     Hold {
         parts: Vec<Part>,
     },
-    /// It has mounted a volume. With a descriptor for each part. Answered.
+    /// The server has mounted a volume. With a descriptor for each part. Answered.
     HoldVolume {
         number: u64,
         entry: Box<Entry>,
@@ -87,9 +87,9 @@ pub(super) enum ToKeeper {
         settings: BTreeMap<String, String>,
         parts: Vec<Part>,
     },
-    /// It serves all that the keeper holds. Answered.
+    /// The server serves all that the keeper holds. Answered.
     Serves,
-    /// With the descriptor of the file. Answered.
+    /// A file is to be kept. With its descriptor. Answered.
     KeepFile {
         volume: u64,
         number: u64,
@@ -124,8 +124,8 @@ pub(super) enum ToKeeper {
     },
     /// Everything has ended. Answered.
     Done,
-    /// It exits for a successor, and has stopped answering at this time of the monotonic clock. With the descriptor of
-    /// the successor's program, if that is another one.
+    /// The server exits for a successor, and has stopped answering at this time of the monotonic clock. With the
+    /// descriptor of the successor's program, if that is another one.
     HandOver {
         stopped_ns: u64,
         program: Option<PathBuf>,
@@ -133,7 +133,7 @@ pub(super) enum ToKeeper {
 }
 
 impl ToKeeper {
-    /// Whether the keeper answers it by [`ToServer::Kept`].
+    /// Whether the keeper answers the message by [`ToServer::Kept`].
     pub(super) fn is_answered(&self) -> bool {
         match self {
             Self::Hold { .. }
@@ -153,11 +153,12 @@ impl ToKeeper {
     }
 }
 
-/// From the keeper.
+/// A message from the keeper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "kebab-case")]
 pub(super) enum ToServer {
-    /// With a descriptor for each part that the predecessor held for all its volumes.
+    /// The answer to [`ToKeeper::Hello`]. With a descriptor for each part that the predecessor held for all its
+    /// volumes.
     Start {
         version: u32,
         keeper: u32,
@@ -186,7 +187,7 @@ pub(crate) struct Predecessor {
     pub(super) volumes: usize,
     /// Changed settings.
     pub(crate) settings: BTreeMap<String, String>,
-    /// Messages with further ones that follow.
+    /// Messages with further settings that follow.
     #[serde(default)]
     pub(super) more_settings: usize,
     /// Completed takeovers before this one.
@@ -194,9 +195,9 @@ pub(crate) struct Predecessor {
     /// The longest pause of these takeovers.
     #[serde(default)]
     pub(crate) longest_pause_ms: Option<u64>,
-    /// When it stopped answering, on the monotonic clock.
+    /// When the predecessor stopped answering, in nanoseconds of the monotonic clock.
     pub(crate) stopped_ns: u64,
-    /// It exited for a successor.
+    /// Whether the predecessor exited for a successor.
     pub(crate) has_handed_over: bool,
     /// The last upgrade, if it failed.
     pub(super) failed_upgrade: Option<FailedUpgrade>,

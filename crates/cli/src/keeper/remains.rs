@@ -26,14 +26,14 @@ const DEVICE: &str = "/dev/fuse";
 
 /// How often the threads of a dead server are looked at.
 pub(super) const LOOK: Duration = Duration::from_millis(1);
-/// After this time a message says that they hold a takeover up.
+/// The time after which a message says that such threads hold a takeover up.
 pub(super) const SAID_AFTER: Duration = Duration::from_secs(2);
 
 /// Kills the server of an earlier keeper, which is not a child of this one, and waits until it changes nothing any more.
 /// `are_on_disks` as in [`are_harmless`].
 ///
 /// # Blocking
-/// For its source.
+/// For the source of the server.
 pub(super) fn end(pidfd: &OwnedFd, are_on_disks: bool) {
     // It fails only when the process has ended.
     let _ = pidfd_send_signal(pidfd, Signal::KILL);
@@ -76,20 +76,20 @@ pub(super) fn are_harmless(pid: u32, are_on_disks: bool) -> bool {
     threads(pid).all(is_harmless)
 }
 
-/// Whether it waits for the answer of a FUSE server, which may be its own process: it may have been looking up a path that
-/// leads over one of its mounts. It changes nothing after the answer, because it is killed. Kernel: `request_wait_answer`, which
-/// the compiler may have made a part of its caller.
+/// Whether a thread waits for the answer of a FUSE server, which may be its own process: it may have been looking up a
+/// path that leads over one of its mounts. It changes nothing after the answer, because it is killed. Kernel:
+/// `request_wait_answer`, which the compiler may have made a part of its caller.
 fn waits_for_an_answer(thread: &Path) -> bool {
     let place = fs::read_to_string(thread.join("wchan")).unwrap_or_default();
     ["request_wait_answer", "__fuse_request_send", "__fuse_simple_request"].contains(&place.trim())
 }
 
-/// Whether it calls mounts of its own process alone.
+/// Whether a thread calls mounts of its own process alone.
 fn calls_own_mount(thread: &Path) -> bool {
     fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim_end() == OWN_MOUNT_THREAD)
 }
 
-/// Whether it is in a write to a FUSE connection.
+/// Whether a thread is in a write to a FUSE connection.
 fn notifies(thread: &Path) -> bool {
     let call = fs::read_to_string(thread.join("syscall")).unwrap_or_default();
     written_descriptor(&call).is_some_and(|number| {

@@ -145,7 +145,7 @@ impl Stored {
         self.0.remove(&name(of, what))
     }
 
-    /// Takes those of `of` out to which `which` gives a key; it is called with their names.
+    /// Takes out the descriptors of `of` to whose names `which` gives a key.
     pub(super) fn take_all<K: Ord>(&mut self, of: &str, which: impl Fn(&str) -> Option<K>) -> BTreeMap<K, OwnedFd> {
         let start = name(of, "");
         let key = |name: &str| which(name.strip_prefix(&start)?);

@@ -8,7 +8,7 @@ use crate::keeper::programs::Program;
 /// Whether another process is to take over, and of which program.
 #[derive(Debug, Default)]
 pub(crate) struct Succession {
-    /// `Some` once it was asked for. Without a program the successor has the same one.
+    /// The successor's program, once a takeover was asked for. `Some(None)`: the program of this process.
     next: Mutex<Option<Option<Arc<Program>>>>,
     asked: Condvar,
 }

@@ -27,7 +27,7 @@ pub(super) const SILENT_AFTER: Duration = Duration::from_millis(500);
 /// The server's end of the link.
 #[derive(Debug)]
 pub(super) struct Talk {
-    /// Held during a request and its answer. A leaf.
+    /// The end of the link, locked during a request and its answer. A leaf.
     state: Mutex<State>,
     lost: Arc<Lost>,
     keeper: u32,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Lines of a kind that are written in one window.
 pub(super) const LINES: u32 = 10;
-/// Begins with the first line of a kind.
+/// The length of a window, which begins with the first line of a kind.
 pub(super) const WINDOW: Duration = Duration::from_secs(30);
 
 /// The lines written so far, by kind.
@@ -31,7 +31,7 @@ struct Kind {
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct LeftOut {
     pub(super) line: String,
-    /// Including `line`.
+    /// The number of lines that were left out, including `line`.
     pub(super) lines: u64,
 }
 

@@ -83,10 +83,10 @@ impl StandardError {
     }
 }
 
-/// One event.
+/// The writer of one event.
 struct Line<'a> {
     to: &'a StandardError,
-    /// Where it comes from, if it is a warning.
+    /// Where the event comes from, if it is a warning.
     warning_of: Option<Identifier>,
 }
 

@@ -21,7 +21,7 @@ pub(super) const OTHER: &str = "other";
 
 /// An item to count.
 pub(super) struct Item<'a, K, T> {
-    /// Unique over all past and present items.
+    /// The identity, unique over all past and present items.
     pub(super) key: K,
     pub(super) label: &'a str,
     pub(super) held_bytes: u64,

@@ -10,7 +10,7 @@ use crate::metrics::Snapshot;
 /// The type of a metric.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
-    /// Only grows.
+    /// A count, which only grows.
     Counter,
     /// A current value; the series `other` has the sum.
     Gauge,
@@ -25,7 +25,7 @@ pub(super) enum Unit {
     Seconds,
 }
 
-/// One metric of a `T`. Without a value there is no series.
+/// A metric of a `T`. Without a value there is no series.
 pub(super) struct Metric<T: 'static> {
     pub(super) name: &'static str,
     pub(super) unit: Unit,

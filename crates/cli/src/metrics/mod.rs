@@ -25,14 +25,14 @@ pub(crate) use unmounts::Unmounts;
 /// The data of a scrape.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// `None` before the engine exists.
+    /// The status of the engine; `None` before it exists.
     pub(crate) engine: Option<EngineStatus>,
     /// All tenants of the engine.
     pub(crate) tenants: Vec<Tenant>,
     /// The caches of the process that can free memory.
     pub(crate) shrinkers: Vec<Shrinker>,
     pub(crate) memory_pressure: MemoryPressure,
-    /// With the value of the label `volume`.
+    /// The status of each volume, with the value of the label `volume`.
     pub(crate) volumes: Vec<(String, Status)>,
     pub(crate) unmounts: Unmounts,
 }

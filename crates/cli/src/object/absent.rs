@@ -18,7 +18,7 @@ use crate::source::object::ObjectVolume;
 use crate::source::opened::Opening;
 use crate::spec::VolumeSpec;
 
-/// It reads no local logs.
+/// The format of the log of a build that reads no local logs.
 pub(crate) const LOG_FORMAT: u32 = 0;
 
 fn absent() -> Failure {

@@ -29,7 +29,7 @@ const SETTINGS: [&str; 14] = [
     "AZURE_STORAGE_TOKEN",
 ];
 
-/// Each place needs one of these keys. Without it, the identity of the machine would be used instead.
+/// The keys of which each place needs one. Without it, the identity of the machine would be used instead.
 const KEYS: [(&str, &[&str]); 3] = [
     ("s3:", &["AWS_SECRET_ACCESS_KEY"]),
     ("gs:", &["GOOGLE_SERVICE_ACCOUNT_KEY"]),

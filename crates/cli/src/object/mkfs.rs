@@ -13,7 +13,7 @@ use crate::source;
 /// Makes an empty volume.
 ///
 /// # Errors
-/// There is one already, or the store fails.
+/// There is a volume already, or the store fails.
 ///
 /// # Blocking
 /// For the store.

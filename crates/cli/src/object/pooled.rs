@@ -5,13 +5,13 @@ use slackwater_object::{Location, ObjectBackend, delete, names_below};
 use crate::exit::Failure;
 use crate::object::{Credentials, failures, locate};
 
-/// Open to every user: programs in containers have users of their own.
+/// The mode of the root directory, open to every user: programs in containers have users of their own.
 const ROOT_MODE: u32 = 0o777;
 
 /// A URL as messages show it.
 ///
 /// # Errors
-/// It is no place for volumes.
+/// The URL is no place for volumes.
 pub(crate) fn canonical_url(url: &str) -> Result<String, Failure> {
     locate(url, None).map(|location| location.to_string())
 }
@@ -19,7 +19,7 @@ pub(crate) fn canonical_url(url: &str) -> Result<String, Failure> {
 /// Makes an empty volume.
 ///
 /// # Errors
-/// There is one already, or the store failed.
+/// There is a volume already, or the store failed.
 ///
 /// # Blocking
 /// For the store.
@@ -53,7 +53,7 @@ pub(crate) fn urls_below(pool: &str, credentials: &Credentials) -> Result<Vec<St
 /// Reads that there is a volume.
 ///
 /// # Errors
-/// There is none, or the store failed.
+/// There is no volume, or the store failed.
 ///
 /// # Blocking
 /// For the store.

@@ -10,7 +10,7 @@ use rustix::mount::{UnmountFlags, unmount};
 /// Detaches the mount at `mountpoint`: lookups no longer find it, and open files stay open.
 ///
 /// # Errors
-/// It is not mounted, or this user may not unmount it.
+/// Nothing is mounted there, or this user may not unmount it.
 pub(crate) fn detach(mountpoint: &Path) -> io::Result<()> {
     match unmount(mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Err(Errno::PERM) => by_helper(mountpoint),
@@ -18,7 +18,7 @@ pub(crate) fn detach(mountpoint: &Path) -> io::Result<()> {
     }
 }
 
-/// Without privileges, the set-user-ID helper does it.
+/// Detaches the mount by the set-user-ID helper, for a user without privileges.
 fn by_helper(mountpoint: &Path) -> io::Result<()> {
     let mut helper = Command::new("fusermount3");
     let output = helper.args(["-u", "-z", "--"]).arg(mountpoint).stdin(Stdio::null()).output()?;

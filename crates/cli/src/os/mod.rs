@@ -11,6 +11,7 @@
 //! socket_user      the user of a TCP client on this machine
 //! early_exit       exit of a process whose sources may hang
 //! killed_process   processes that were killed and cannot end
+//! memory_file      bytes in memory whose descriptor another process can get
 //! sys              signals, descriptors, locks and the heap; the only file with `unsafe`
 //! ```
 

@@ -22,10 +22,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use slackwater_host::MountInfo;
 
-/// M2.
+/// Maximum age of a table (M2).
 const AGE_MAX: Duration = Duration::from_secs(1);
 
-/// All mounts.
+/// The mounts of this mount namespace, by their mount points.
 #[derive(Default)]
 pub(crate) struct MountTable(HashMap<PathBuf, MountInfo>);
 
@@ -87,7 +87,7 @@ impl Known {
         if has_changed || self.read_at.elapsed() >= AGE_MAX { Self::read_from(self.list) } else { Ok(self) }
     }
 
-    /// Whether it has changed since the last check, or since it was opened (M1).
+    /// Whether the table has changed since the last check, or since it was opened (M1).
     fn has_changed(&self) -> bool {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         !matches!(poll(&mut [PollFd::new(&self.list, PollFlags::PRI)], Some(&at_once)), Ok(0))
@@ -99,7 +99,7 @@ pub(crate) fn mount_at(path: &Path) -> Option<MountInfo> {
     Known::read().ok()?.mounts.at(path).cloned()
 }
 
-/// Whether it is one of our mounts.
+/// Whether a mount is one of ours.
 pub(crate) fn is_slackwater(mount: &MountInfo) -> bool {
     mount.kind == "fuse.slackwater"
 }

@@ -15,11 +15,11 @@ const REQUEST_BYTES: usize = 56;
 /// Place of `idiag_uid` in `struct inet_diag_msg`.
 const USER_AT: usize = 64;
 
-/// Asks the kernel.
+/// A socket to ask the kernel for the users of other sockets.
 pub(crate) struct SocketUsers(OwnedFd);
 
 impl SocketUsers {
-    /// `None` if the kernel does not offer it.
+    /// Opens the socket. `None` if the kernel does not offer it.
     pub(crate) fn open() -> Option<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG)).ok().map(Self)

@@ -38,13 +38,13 @@ impl From<Signal> for rustix::process::Signal {
 /// The signals that are waited for instead of being delivered.
 pub(crate) struct Signals {
     set: libc::sigset_t,
-    /// Started by `nohup`.
+    /// Whether SIGHUP was ignored before, as after `nohup`.
     ignores_hang_up: bool,
 }
 
 impl Signals {
-    /// Blocks them in this thread and in all threads that it starts (G1). Blocked signals stay pending even where they
-    /// were ignored.
+    /// Blocks these signals in this thread and in all threads that it starts (G1). Blocked signals stay pending even
+    /// where they were ignored.
     pub(crate) fn block() -> Self {
         let mut set = MaybeUninit::uninit();
         let mut hang_up = MaybeUninit::<libc::sigaction>::zeroed();
@@ -186,7 +186,7 @@ pub(crate) fn mark(fd: impl AsFd) -> io::Result<()> {
     lock(fd, libc::F_OFD_SETLK, libc::F_RDLCK).map(drop)
 }
 
-/// Removes that lock.
+/// Removes the lock that [`mark`] has put.
 pub(crate) fn unmark(fd: impl AsFd) -> io::Result<()> {
     lock(fd, libc::F_OFD_SETLK, libc::F_UNLCK).map(drop)
 }

@@ -106,8 +106,8 @@ fn target(line: &[u8]) -> Option<&[u8]> {
     line.split(|byte| matches!(byte, b' ' | b'\n')).find_map(|field| field.strip_prefix(b"TARGET="))
 }
 
-/// As libmount and the kernel write a path: blanks and backslashes as three octal digits. [`MountInfo::path`] is the
-/// inverse.
+/// The path as libmount and the kernel write it: blanks and backslashes as three octal digits. [`MountInfo::path`] is
+/// the inverse.
 fn mangled(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     for byte in text {

@@ -88,7 +88,7 @@ pub(crate) fn description(left: u64, per_second: Option<f64>) -> String {
     }
 }
 
-/// `None` while there is no progress.
+/// The time for `left` bytes at this rate; `None` while there is no progress.
 pub(crate) fn time_left(left: u64, per_second: Option<f64>) -> Option<Duration> {
     let rate = per_second.filter(|rate| *rate >= 1.0)?;
     Duration::try_from_secs_f64(left as f64 / rate).ok()

@@ -26,7 +26,7 @@ pub(crate) use {errln, outln};
 /// Prints a document as JSON.
 ///
 /// # Errors
-/// It cannot be encoded as JSON.
+/// The value cannot be encoded as JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|error| Failure::failed(format!("cannot encode the answer: {error}")))?;

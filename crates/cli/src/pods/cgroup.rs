@@ -17,7 +17,7 @@ use std::fmt;
 
 /// Characters of the id of a container.
 const ID_LEN: usize = 64;
-/// Of the UID of a pod: a hash for a static pod, otherwise a UUID.
+/// Lengths of the UID of a pod: a hash for a static pod, otherwise a UUID.
 const UID_LEN: std::ops::RangeInclusive<usize> = 32..=36;
 
 /// The program that runs a container.
@@ -57,11 +57,11 @@ impl fmt::Display for Qos {
 /// A pod or a container. At least one of `pod_uid` and `container_id` is known.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Place<'p> {
-    /// With dashes between its parts, also if the name of the cgroup has underscores there.
+    /// The UID with dashes between its parts, also if the name of the cgroup has underscores there.
     pub(crate) pod_uid: Option<String>,
     pub(crate) qos: Option<Qos>,
     pub(crate) container_id: Option<&'p str>,
-    /// `None` where the name of the cgroup does not say it.
+    /// The runtime; `None` where the name of the cgroup does not say it.
     pub(crate) runtime: Option<Runtime>,
 }
 
@@ -269,7 +269,7 @@ mod tests {
             let _ = Place::of(&path);
         }
 
-        /// Made of the parts of real names, in any order.
+        /// The paths are made of the parts of real names, in any order.
         #[test]
         fn any_arrangement_of_real_parts_gives_ids_that_print(parts in proptest::collection::vec(
             prop_oneof![

@@ -10,7 +10,7 @@ use slackwater_host::Printable as _;
 use super::cgroup::is_pod_uid;
 use super::{Names, PODS_MAX, PodName};
 
-/// Most bytes of a file with [`PODS_MAX`] pods.
+/// Maximum bytes of a file with [`PODS_MAX`] pods.
 const BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]

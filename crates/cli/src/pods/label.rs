@@ -25,7 +25,7 @@ impl Container {
         (!parts.is_empty()).then(|| parts.join("/"))
     }
 
-    /// Most bytes of it in a message.
+    /// Maximum bytes of these texts in a message.
     pub(crate) fn message_bytes(&self) -> usize {
         let Self { namespace, pod, pod_uid, qos_class, runtime, container_id } = self;
         let texts = [namespace, pod, pod_uid, qos_class, runtime, container_id];

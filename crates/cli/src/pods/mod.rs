@@ -26,7 +26,7 @@ use crate::exit::Failure;
 
 use self::cgroup::{Place, is_pod_uid};
 
-/// Most pods with a name. A node has a few hundred pods.
+/// Maximum number of pods with a name. A node has a few hundred pods.
 const PODS_MAX: usize = 1024;
 /// Maximum lengths of names: a label, and a domain name.
 const NAMESPACE_MAX: usize = 63;
@@ -66,7 +66,7 @@ pub(crate) struct Pods {
 }
 
 impl Pods {
-    /// With the names that a predecessor has left in `file`.
+    /// The pods with the names that a predecessor has left in `file`.
     pub(crate) fn load(file: PathBuf) -> Self {
         let names = file::read(&file);
         Self { names: Mutex::new(names), file: Some(file) }
@@ -80,7 +80,7 @@ impl Pods {
     /// Names the pod `tenant`: `pod:UID`, or the path of its cgroup or of one below. With `none` it has no name any more.
     ///
     /// # Errors
-    /// It is not a pod, or the name is invalid. `Busy`, if too many pods that have cgroups are named.
+    /// The tenant is not a pod, or the name is invalid. `Busy`, if too many pods that have cgroups are named.
     ///
     /// # Blocking
     /// For the file, and sometimes for a walk through all cgroups.
@@ -134,7 +134,7 @@ impl Pods {
         }
     }
 
-    /// Nothing is mounted any more, and no successor needs the names.
+    /// Removes the file: nothing is mounted any more, and no successor needs the names.
     pub(crate) fn end(&self) {
         if let Some(path) = &self.file {
             file::remove(path);

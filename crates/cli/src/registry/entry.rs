@@ -15,7 +15,7 @@ pub(crate) struct Entry {
     pub(super) version: u32,
     pub(crate) pid: u32,
     pub(crate) source: Source,
-    /// Of the source: [`Source::identity`]. Entries of earlier versions do not have it.
+    /// The [`Source::identity`] of the source. Entries of earlier versions do not have it.
     #[serde(default)]
     pub(crate) identity: String,
     pub(crate) mountpoint: PathBuf,
@@ -27,7 +27,7 @@ pub(crate) struct Entry {
     /// The first keeper of the mount. It names the entry, which stays when the processes change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) first_keeper: Option<u32>,
-    /// Its name in a daemon.
+    /// The volume's name in a daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) volume: Option<String>,
     /// The socket of the daemon.
@@ -96,7 +96,7 @@ impl Entry {
         Self { keeper, first_keeper: keeper, ..self }
     }
 
-    /// The number that names its files: they stay when another process takes a kept mount over.
+    /// The number that names the entry's files: they stay when another process takes a kept mount over.
     pub(crate) fn number(&self) -> u32 {
         self.first_keeper.unwrap_or(self.pid)
     }

@@ -70,7 +70,7 @@ impl Found {
         is_cut_off(error) && self.entry.keeper.is_some() && self.is_still_alive()
     }
 
-    /// Whether its keeper is alive.
+    /// Whether the keeper of the mount is alive.
     fn is_kept(&self) -> bool {
         self.entry.keeper.is_some_and(|keeper| !killed_process::is_gone(keeper))
     }
@@ -134,7 +134,7 @@ impl Own {
     }
 }
 
-/// While it exists, no other process adds an entry (Y4).
+/// The lock of the registry: while this exists, no other process adds an entry (Y4).
 pub(crate) struct Guard {
     _lock: File,
 }
@@ -143,9 +143,9 @@ pub(crate) struct Guard {
 pub(crate) struct Registered {
     own: Own,
     path: PathBuf,
-    /// Its lock is Y2.
+    /// The file of the entry, which has the lock of Y2.
     file: File,
-    /// It stays when this is dropped.
+    /// Whether the entry stays when this is dropped.
     is_left: bool,
 }
 
@@ -204,7 +204,7 @@ fn remove_files(entry: &Path) {
 }
 
 impl Registry {
-    /// In a directory that the test has created.
+    /// A registry in a directory that the test has created.
     #[cfg(test)]
     pub(crate) fn in_dir(dir: &Path) -> Self {
         Self { dir: dir.to_path_buf(), own: Own::default() }

@@ -29,12 +29,12 @@ pub(crate) struct DirId {
 /// A directory and the directories above it.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Directory {
-    /// Absolute, without symbolic links.
+    /// The path, absolute and without symbolic links.
     pub(crate) path: PathBuf,
     pub(crate) id: DirId,
-    /// Nearest first, the root last.
+    /// The directories above, nearest first, the root last.
     above: Vec<DirId>,
-    /// `None` if the kernel does not show it.
+    /// The place in the file system; `None` if the kernel does not show it.
     #[serde(default)]
     in_file_system: Option<InFileSystem>,
 }
@@ -68,7 +68,7 @@ pub(crate) const ON_A_MOUNT: &str = "on-";
 /// Maximum length of the name of a volume in an arena.
 const IDENTITY_MAX: usize = 120;
 
-/// More levels than any path can have.
+/// Maximum number of levels that are walked: more than any path can have.
 const LEVELS_MAX: usize = 4096;
 
 impl Directory {

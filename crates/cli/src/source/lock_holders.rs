@@ -34,7 +34,7 @@ pub(super) struct Holders {
 
 /// The directory whose locks are searched for.
 struct Locked {
-    /// As [`lock_on`] finds it.
+    /// The name of the directory in `/proc/locks`, as [`lock_on`] returns it.
     name: String,
     owner: u32,
     mode: u32,
@@ -45,7 +45,7 @@ struct Locked {
 struct Process {
     /// The real user: a set-user-ID program handles the descriptors of its caller.
     user: u32,
-    /// It may write whatever its user namespace maps.
+    /// Whether the process may write whatever its user namespace maps.
     overrides: bool,
 }
 
@@ -119,8 +119,9 @@ impl Process {
     }
 }
 
-/// Whether a process now holds a lock there, in a descriptor other than `but`. `None` if it cannot be determined, which
-/// includes a process that is ending: its descriptors are no longer listed while they are being closed.
+/// Whether a process now holds a lock on the directory `name`, in a descriptor other than `but`. `None` if that cannot
+/// be determined, which includes a process that is ending: its descriptors are no longer listed while they are being
+/// closed.
 fn has_lock(pid: u32, name: &str, but: Option<&str>) -> Option<bool> {
     let mut is_any_listed = false;
     for descriptor in fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()? {
@@ -148,7 +149,7 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// The processes that took a lock of flock(2) there.
+/// The processes that took a lock of flock(2) on the directory `name`.
 fn takers(locks: &str, name: &str) -> HashSet<u32> {
     let on_it = locks.lines().filter(|line| line.contains(" FLOCK ")).filter_map(lock_on).filter(|(_, on)| *on == name);
     on_it.filter_map(|(pid, _)| pid.parse().ok()).collect()

@@ -8,6 +8,7 @@
 //! dead_mounts    data that dead mounts left of the same source, or of a directory above or below
 //! lock           the lock of the owner of a directory
 //! lock_holders   the processes that hold such a lock
+//! unsynced_mark  directories with changes that may not be durable
 //! ```
 
 mod dead_mounts;
@@ -42,7 +43,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Its name for users: a path, or a URL without credentials.
+    /// The source's name for users: a path, or a URL without credentials.
     pub(crate) fn name(&self) -> &Path {
         match self {
             Self::Directory(directory) => &directory.path,
@@ -64,8 +65,8 @@ impl Source {
         self.directory().zip(other.directory()).is_some_and(|(outer, inner)| outer.contains(inner))
     }
 
-    /// Whether two mounts of these at the same time would overwrite each other's data. Any number of mounts may read an
-    /// object volume beside its writer.
+    /// Whether two mounts of these sources at the same time would overwrite each other's data. Any number of mounts may
+    /// read an object volume beside its writer.
     pub(crate) fn conflicts_with(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Directory(one), Self::Directory(other)) => one.overlaps(other),
@@ -82,7 +83,7 @@ impl Source {
         }
     }
 
-    /// Whether it is an object volume that is only read.
+    /// Whether the source is an object volume that is only read.
     pub(crate) fn is_reader(&self) -> bool {
         matches!(self, Self::Object(volume) if volume.is_read_only)
     }
@@ -107,7 +108,7 @@ impl Source {
         }
     }
 
-    /// The device of its files, if it is a directory.
+    /// The device of a directory's files; `None` for an object volume.
     pub(crate) fn device(&self) -> Option<u64> {
         self.directory().map(|directory| directory.id.dev)
     }
@@ -132,7 +133,7 @@ pub(crate) fn is_complete(word: &Path) -> bool {
 /// The absolute path of a directory; a URL as it is.
 ///
 /// # Errors
-/// It is not a path.
+/// `word` is not a path.
 pub(crate) fn absolute(word: &Path) -> io::Result<PathBuf> {
     if is_url(word) { Ok(word.to_path_buf()) } else { std::path::absolute(word) }
 }

@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 /// A volume in an object store.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ObjectVolume {
-    /// Without credentials.
+    /// The URL, without credentials.
     pub(crate) url: String,
-    /// J1.
+    /// The random id of the volume (J1).
     pub(crate) id: String,
-    /// It follows a writer elsewhere.
+    /// Whether the volume follows a writer elsewhere.
     #[serde(default)]
     pub(crate) is_read_only: bool,
     /// A file with the variables of its store, which each process of the mount reads. `None`: those of the process.

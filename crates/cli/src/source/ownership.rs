@@ -36,13 +36,13 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A source that this process owns. Dropping it releases the lock first, because a waiting process looks for the end
 /// of the entry.
 pub(crate) struct Ownership {
-    /// Of a directory.
+    /// The lock on a directory.
     lock: Option<OwnedFd>,
     pub(crate) registered: Registered,
 }
 
 impl Ownership {
-    /// That of a predecessor, which has passed its locks on.
+    /// The ownership of a predecessor, which has passed its locks on.
     pub(crate) fn inherited(lock: Option<OwnedFd>, registered: Registered) -> Self {
         Self { lock, registered }
     }
@@ -197,7 +197,7 @@ fn may_have_data(mount: &MountInfo) -> bool {
 }
 
 impl Obstacle {
-    /// Whether it ends without help.
+    /// Whether the obstacle ends without help.
     fn is_going_away(&self) -> bool {
         let Self::Mount(found) = self else { return false };
         let start = Instant::now();

@@ -41,18 +41,18 @@ impl UnsyncedMark {
         !self.was_there
     }
 
-    /// The same as if an earlier mount had made it.
+    /// The same mark, as if an earlier mount had made it.
     pub(crate) fn like_an_earlier_one(self) -> Self {
         Self { was_there: true, ..self }
     }
 
-    /// Removes it: everything is durable.
+    /// Removes the mark: everything is durable.
     pub(crate) fn remove(self) {
         // If it stays, the next mount syncs the file system once.
         let _ = fs::remove_file(self.path);
     }
 
-    /// Removes it if this mount has made it: nothing was changed.
+    /// Removes the mark if this mount has made it: nothing was changed.
     pub(crate) fn take_back(self) {
         if self.is_first() {
             self.remove();

@@ -171,7 +171,7 @@ pub(crate) struct ServerSpec {
     /// The address that serves the page for operators.
     #[arg(skip)]
     pub(crate) web: Option<Address>,
-    /// The file with the token that its clients must have.
+    /// The file with the token that clients of the page must have.
     #[arg(skip)]
     pub(crate) web_token_file: Option<PathBuf>,
     /// The tenants with settings, by the path of a cgroup, or `uid:1000`.
@@ -196,7 +196,7 @@ pub(crate) struct MountSpec {
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct TenantTable {
-    /// Limit for its unwritten data.
+    /// The limit of the tenant's unwritten data.
     pub(crate) limit: Option<Size>,
     pub(crate) dontcache: Option<bool>,
 }
@@ -378,7 +378,7 @@ fn with_unit(name: &str, value: &str) -> String {
     }
 }
 
-/// By hand, because `flatten` of serde loses the line of an error.
+/// Deserialized by hand, because `flatten` of serde loses the line of an error.
 impl<'de> Deserialize<'de> for VolumeTable {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Table;

@@ -39,7 +39,7 @@ pub(crate) struct Inheritable {
 }
 
 impl Start {
-    /// Writes it for child processes.
+    /// Writes the specification for child processes.
     ///
     /// # Errors
     /// A path is not UTF-8; there are no descriptors left, or no memory.
@@ -57,7 +57,7 @@ impl Start {
     /// The specification in a descriptor that this process has inherited.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no specification.
     pub(crate) fn inherited(number: RawFd) -> Result<Self, Failure> {
         let read = || -> io::Result<Self> {
             let bytes = memory_file::read(sys::inherited(number)?, BYTES_MAX)?;

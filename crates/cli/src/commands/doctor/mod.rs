@@ -29,7 +29,7 @@ enum Finding {
     Good(String),
     /// The feature is missing; `effect` says what that affects.
     Missing { what: String, effect: &'static str },
-    /// Nothing can be mounted without it.
+    /// A feature is missing without which nothing can be mounted.
     Fatal(Failure),
 }
 
@@ -284,7 +284,7 @@ fn probe_pressure() -> Finding {
     }
 }
 
-/// Only virtiofs receives these calls from the kernel.
+/// The finding about sync(1), sync(2) and syncfs(2): only virtiofs receives these calls from the kernel.
 fn probe_sync() -> Finding {
     Finding::missing(
         "Linux does not report sync(1), sync(2) and syncfs(2) to FUSE servers",

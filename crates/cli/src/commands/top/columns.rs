@@ -13,7 +13,7 @@ const PREFIX: usize = 4;
 const INDENT: usize = 2;
 /// A column is left out if the name would get less than this.
 const NAME_MIN: usize = 17;
-/// From this width on, a bar is twice as long.
+/// The width of a terminal from which on a bar is twice as long.
 const WIDE: usize = 120;
 
 /// The role of a piece of text, which determines its colour.
@@ -34,7 +34,7 @@ pub(super) type Pieces = Vec<(Tone, String)>;
 enum Cell {
     State,
     Bar,
-    /// `None` if it is not known.
+    /// A text made of the figures; `None` if the figure is not known.
     Figure(fn(&Figures) -> Option<String>),
     OpenFiles,
 }
@@ -48,7 +48,7 @@ struct Column {
     cell: Cell,
 }
 
-/// From left to right.
+/// The columns, from left to right.
 const COLUMNS: [Column; 11] = [
     Column::new("STATE", 10, 0, None, Cell::State),
     Column::new("OF LIMIT", 12, 1, None, Cell::Bar),
@@ -75,7 +75,7 @@ impl Column {
         }
     }
 
-    /// Blank if the process cannot be asked, `-` if the figure is not known yet.
+    /// The text of a cell: blank if the process cannot be asked, `-` if the figure is not known yet.
     fn text(&self, line: &Line, width: usize) -> String {
         let Some(figures) = &line.figures else {
             return left(if matches!(self.cell, Cell::State) { line.state } else { "" }, width);
@@ -92,7 +92,7 @@ impl Column {
 /// The columns that fit.
 pub(super) struct Columns {
     name: usize,
-    /// With their widths here.
+    /// The columns that are shown, with their widths.
     chosen: Vec<(&'static Column, usize)>,
     width: usize,
 }

@@ -57,9 +57,9 @@ pub(super) struct Order {
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) state: &'static str,
-    /// Something needs attention, or a writer is blocked.
+    /// Whether something needs attention, or a writer is blocked.
     pub(super) is_wrong: bool,
-    /// `None` for a process that does not answer.
+    /// The figures; `None` for a process that does not answer.
     pub(super) figures: Option<Figures>,
     pub(super) open_files: Option<u64>,
     /// The details that do not fit into columns.
@@ -68,12 +68,12 @@ pub(super) struct Line {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Group {
-    /// Stable from sample to sample, and unique.
+    /// The identifier, unique and the same from sample to sample.
     pub(super) id: String,
     pub(super) head: Line,
     /// Sentences below the head: progress of an unmount, why write-back fails.
     pub(super) notes: Vec<String>,
-    /// With their identifiers.
+    /// The members, with their identifiers.
     pub(super) members: Vec<(String, Line)>,
 }
 

@@ -1,4 +1,4 @@
-//! One table or one JSON document from two samples, for scripts and for output that is not a terminal.
+//! A table or a JSON document from two samples, for scripts and for output that is not a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::thread;

@@ -63,15 +63,15 @@ pub(super) struct Figures {
 pub(super) struct Tenant {
     pub(super) id: u64,
     pub(super) name: String,
-    /// Its name for people.
+    /// The tenant's name for people.
     pub(super) label: String,
     #[serde(flatten)]
     pub(super) container: Container,
     pub(super) state: TenantState,
-    /// It is at its limit, and its writers are blocked.
+    /// Whether the tenant is at its limit and its writers are blocked.
     pub(super) wants_room: bool,
-    /// It has or had data on this volume. A mount process lists all of its tenants; a daemon also lists tenants that
-    /// only write here.
+    /// Whether the tenant has or had data on this volume. A mount process lists all of its tenants; a daemon also lists
+    /// tenants that only write here.
     #[serde(skip)]
     pub(super) is_here: bool,
     #[serde(flatten)]
@@ -82,13 +82,13 @@ pub(super) struct Tenant {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Volume {
     pub(super) pid: u32,
-    /// Its name in a daemon.
+    /// The volume's name in a daemon.
     pub(super) name: Option<String>,
     pub(super) source: PathBuf,
     pub(super) mountpoint: PathBuf,
     pub(super) phase: Phase,
     pub(super) failing: Option<String>,
-    /// Of an object volume: the part of this process, and the process that has taken the volume over.
+    /// The part of this process in an object volume, and the process that has taken the volume over.
     pub(super) role: Option<ObjectRole>,
     pub(super) fenced_by: Option<String>,
     pub(super) cache_bytes: u64,
@@ -109,13 +109,13 @@ pub(super) struct Volume {
 }
 
 impl Volume {
-    /// Whether another process has taken it over.
+    /// Whether another process has taken the volume over.
     pub(super) fn is_fenced(&self) -> bool {
         self.role == Some(ObjectRole::Fenced)
     }
 }
 
-/// Whether it is being unmounted, or is unmounted and still flushing.
+/// Whether a volume in this phase is being unmounted, or is unmounted and still flushing.
 pub(super) fn is_going(phase: Phase) -> bool {
     matches!(phase, Phase::Unmounting | Phase::Flushing)
 }
@@ -168,7 +168,7 @@ impl Snapshot {
         removed
     }
 
-    /// Each tenant once, on however many volumes of its process it is.
+    /// The tenants, each once, on however many volumes of its process it is.
     pub(super) fn tenants(&self) -> impl Iterator<Item = &Tenant> {
         let mut seen = HashSet::new();
         let all = self.volumes.iter().flat_map(|volume| volume.tenants.iter().map(|tenant| (volume.pid, tenant)));
@@ -446,7 +446,7 @@ mod tests {
         assert_eq!(here(&alone.volumes[0]), [7, 0]);
     }
 
-    /// As a daemon reports them.
+    /// Status messages as a daemon sends them.
     #[test]
     fn a_tenant_that_comes_to_a_volume_keeps_its_rates() {
         let hog = |written, paused_ms| {

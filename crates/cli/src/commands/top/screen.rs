@@ -86,7 +86,6 @@ impl Screen {
         self.shows_help
     }
 
-    /// Whether there has been a sample.
     pub(super) fn has_sample(&self) -> bool {
         self.has_sample
     }

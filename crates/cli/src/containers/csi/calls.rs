@@ -13,7 +13,7 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::timeout;
 use tonic::Status;
 
-/// Fewer than the connections that a daemon accepts.
+/// Changes at the same time: fewer than the connections that a daemon accepts.
 const CHANGES_MAX: usize = 128;
 const QUERIES_MAX: usize = 32;
 /// A query that takes longer waits for a source that hangs.
@@ -38,7 +38,7 @@ impl Calls {
     /// Does work that changes the volume `id`, or the one that will be named so.
     ///
     /// # Errors
-    /// Those of the work; `Internal`, if it panics.
+    /// The errors of the work; `Internal`, if it panics.
     pub(super) async fn change<T: Send + 'static>(
         &self,
         id: &str,
@@ -56,8 +56,8 @@ impl Calls {
     /// Does work that changes nothing.
     ///
     /// # Errors
-    /// Those of the work; `DeadlineExceeded`, if it takes longer than [`QUERY_WITHIN`]; `ResourceExhausted`, if too many
-    /// others hang.
+    /// The errors of the work; `DeadlineExceeded`, if it takes longer than [`QUERY_WITHIN`]; `ResourceExhausted`, if
+    /// too many other queries hang.
     pub(super) async fn query<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Status> + Send + 'static,

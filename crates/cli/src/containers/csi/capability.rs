@@ -22,7 +22,7 @@ const KINDS: [&str; 3] = ["", "slackwater", "fuse.slackwater"];
 pub(super) struct Access {
     /// Options of the mount, `read_only` among them.
     pub(super) options: VolumeSpec,
-    /// Only one directory on the machine shows the volume.
+    /// Whether only one directory on the machine may show the volume.
     pub(super) alone: bool,
 }
 

@@ -35,9 +35,9 @@ pub(super) struct ControllerService {
     pub(super) pools: Pools,
     /// The node, if this process serves it too.
     pub(super) node: Option<Arc<Node>>,
-    /// Where directories can be reached; everywhere, if it is not given.
+    /// The topology in which directories can be reached; `None`: everywhere.
     pub(super) topology: Option<Topology>,
-    /// Volumes are made larger here, and not by their nodes.
+    /// Whether volumes are made larger here, and not by their nodes.
     pub(super) expands: bool,
 }
 
@@ -281,7 +281,7 @@ fn context_of(record: &Record) -> HashMap<String, String> {
     record.limits.attributes().into_iter().chain([source]).collect()
 }
 
-/// Its size; 0 stands for none.
+/// The size of a volume in bytes; 0 stands for no limit.
 fn capacity(record: &Record) -> i64 {
     record.bytes.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX))
 }

@@ -18,7 +18,7 @@ const NAME: &str = "slackwater.csi";
 
 pub(super) struct IdentityService {
     pub(super) calls: Arc<Calls>,
-    /// Absent in a plugin that mounts nothing, which needs no daemon.
+    /// The node; `None` in a plugin that mounts nothing, which needs no daemon.
     pub(super) node: Option<Arc<Node>>,
     pub(super) has_controller: bool,
     pub(super) has_topology: bool,

@@ -42,7 +42,7 @@ impl Pools {
     /// The pool that `parameters` select.
     ///
     /// # Errors
-    /// They select none, and there is not just one.
+    /// No pool is selected, and there is not just one; or the place is neither a path nor a URL.
     pub(super) fn of(&self, parameters: &HashMap<String, String>) -> Result<Pool, Failure> {
         let known = || match self.0.is_empty() {
             true => "write for example pool: /srv/pool or pool: s3://bucket/volumes".to_owned(),

@@ -85,7 +85,7 @@ struct Services {
 }
 
 impl Services {
-    /// With the records of volumes, if it has the controller.
+    /// The services that `arguments` select, with the records of volumes if the controller is among them.
     fn of(arguments: &CsiArguments, volumes: Option<Volumes>) -> Result<Self, Failure> {
         let has_controller = volumes.is_some();
         let calls = Arc::new(Calls::new());

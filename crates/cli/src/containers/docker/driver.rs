@@ -31,7 +31,7 @@ pub(super) struct Driver {
     pub(super) node: Node,
     /// The folder of all mount points.
     pub(super) mounts: PathBuf,
-    /// For volumes that are made without a pool.
+    /// The pool of volumes that are made without one.
     pub(super) pool: Option<Pool>,
     pub(super) locks: Locks,
 }

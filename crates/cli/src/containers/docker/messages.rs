@@ -17,9 +17,9 @@ pub(super) const MEDIA_TYPE: &str = "application/vnd.docker.plugins.v1+json";
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(super) struct Request {
-    /// Of a volume.
+    /// The name of a volume.
     pub(super) name: String,
-    /// Of the user of a mount: a container, or whatever the platform counts.
+    /// The id of the user of a mount: a container, or whatever the platform counts.
     #[serde(rename = "ID")]
     pub(super) id: String,
     pub(super) opts: Option<BTreeMap<String, String>>,
@@ -29,7 +29,7 @@ impl Request {
     /// Reads a body. Some calls have none.
     ///
     /// # Errors
-    /// It is not such an object.
+    /// The body is not a JSON object of this kind.
     pub(super) fn parse(body: &[u8]) -> Result<Self, Failure> {
         if body.trim_ascii().is_empty() {
             return Ok(Self::default());

@@ -43,7 +43,7 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 /// The least that the library allows.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 const BODY_BYTES_MAX: usize = 64 << 10;
-/// Fewer than the connections that a daemon accepts.
+/// Calls at the same time: fewer than the connections that a daemon accepts.
 const CALLS_MAX: usize = 128;
 /// Pause after a failed accept, most likely for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);

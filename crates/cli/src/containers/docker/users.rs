@@ -44,7 +44,7 @@ impl Users {
     /// The files in `dir`, which is created if it does not exist.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The directory cannot be created.
     pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         let boot = made.and_then(|()| fs::read_to_string(BOOT_ID));

@@ -11,7 +11,7 @@ use crate::exit::Failure;
 use crate::os::mount_table;
 use crate::volume::endpoints::{is_dead, name_of};
 
-/// How bad it is.
+/// How much a condition affects programs.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Severity {
     /// Programs can use the volume.
@@ -24,7 +24,7 @@ pub(crate) enum Severity {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Condition {
     pub(crate) severity: Severity,
-    /// One word in CamelCase.
+    /// The kind of condition: one word in CamelCase.
     pub(crate) reason: &'static str,
     pub(crate) message: String,
 }

@@ -17,7 +17,7 @@ use crate::volume::settings;
 const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
 /// A volume that an earlier call has asked for is mounted within this time, or the caller repeats the call.
 const SETTLES_WITHIN: Duration = Duration::from_secs(30);
-/// Interval between two looks at it.
+/// Interval between two looks at the volume.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A daemon, by its socket.
@@ -34,10 +34,10 @@ impl Daemon {
         &self.socket
     }
 
-    /// Its volumes.
+    /// The volumes of the daemon.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The daemon does not answer.
     pub(super) fn list(&self) -> Result<List, NodeError> {
         let reply = self.ask(&VolumeRef::default(), &Request::List, ANSWER_WITHIN)?;
         let Reply::List(list) = reply else { return Err(reply.refusal().into()) };
@@ -47,7 +47,7 @@ impl Daemon {
     /// The volume with this name.
     ///
     /// # Errors
-    /// It does not answer, or the volume is still being mounted.
+    /// The daemon does not answer, or the volume is still being mounted.
     ///
     /// # Blocking
     /// While an earlier request to mount the volume is carried out, at most [`SETTLES_WITHIN`].

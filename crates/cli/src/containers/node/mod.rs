@@ -55,11 +55,11 @@ pub(crate) struct Node {
 pub(crate) enum NodeError {
     /// The caller's mistake.
     Invalid(Failure),
-    /// There is no such volume, or it is not at that place.
+    /// The volume does not exist, or is not at that place.
     NotFound(Failure),
     /// The volume or the mount exists with other properties.
     Different(Failure),
-    /// It is not possible in this state; repeating alone does not help.
+    /// The call is not possible in this state; repeating alone does not help.
     State(Failure),
     /// An earlier call for the volume has not ended.
     Pending(Failure),
@@ -84,7 +84,7 @@ impl From<Failure> for NodeError {
 }
 
 impl Node {
-    /// With the daemon at `socket`, which need not run yet.
+    /// A node with the daemon at `socket`, which need not run yet.
     pub(crate) fn new(socket: PathBuf, unmount_deadline: Duration) -> Self {
         Self { daemon: Daemon::new(socket), unmount_deadline }
     }
@@ -121,7 +121,7 @@ impl Node {
 /// the directory above does not exist.
 ///
 /// # Errors
-/// It is not an absolute path, or the directory above cannot be entered.
+/// `path` is not absolute, or the directory above cannot be entered.
 fn place_of(path: &Path) -> Result<Option<PathBuf>, NodeError> {
     let (Some(folder), Some(name), true) = (path.parent(), path.file_name(), path.is_absolute()) else {
         let what = format!("{} is not the absolute path of a directory below another one", path.printable());

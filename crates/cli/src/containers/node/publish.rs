@@ -26,10 +26,10 @@ use crate::volume::endpoints::{is_dead, name_of};
 pub(crate) struct Publishing {
     pub(crate) id: String,
     pub(crate) staging: PathBuf,
-    /// Created if it does not exist; the directory above exists.
+    /// The mount point, created if it does not exist; the directory above exists.
     pub(crate) target: PathBuf,
     pub(crate) read_only: bool,
-    /// No other directory may show the volume.
+    /// Whether no other directory may show the volume.
     pub(crate) alone: bool,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Staging {
     /// The staging directory, which exists.
     pub(crate) path: PathBuf,
     pub(crate) options: VolumeSpec,
-    /// Those that come with the volume; empty, if those of the daemon count.
+    /// The credentials that come with the volume; empty, if those of the daemon count.
     pub(crate) credentials: Credentials,
 }
 

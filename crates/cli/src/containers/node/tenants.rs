@@ -73,7 +73,7 @@ mod tests {
     struct Cgroup(PathBuf);
 
     impl Cgroup {
-        /// Its path is that of `/proc/PID/cgroup`. `None` if no cgroup can be made here.
+        /// Makes the cgroup at `path`, which is as in `/proc/PID/cgroup`. `None` if no cgroup can be made here.
         fn new(path: &Path) -> Option<Self> {
             let layout = Layout::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap());
             let directory = layout.memory.or(layout.unified)?.directory(path)?;

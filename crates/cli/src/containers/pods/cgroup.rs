@@ -12,7 +12,7 @@ use slackwater_host::cgroup::{Hierarchy, Layout};
 
 use crate::pods::cgroup::pod_uid_of;
 
-/// Most cgroups that are looked at: far more than a node has.
+/// Maximum number of cgroups that are looked at: far more than a node has.
 const CGROUPS_MAX: usize = 1 << 17;
 
 /// The path of the cgroup of the pod `uid`, as in `/proc/PID/cgroup`.
@@ -24,12 +24,12 @@ pub(crate) fn find(uid: &str) -> Option<PathBuf> {
     find_in(&Layout::parse(&mounts), uid)
 }
 
-/// In version 1, tenants are cgroups of the memory controller.
+/// The cgroup of the pod `uid` in `layout`. In version 1, tenants are cgroups of the memory controller.
 fn find_in(layout: &Layout, uid: &str) -> Option<PathBuf> {
     layout.memory.iter().chain(&layout.unified).find_map(|hierarchy| search(hierarchy, uid))
 }
 
-/// Nearest to the root first.
+/// The cgroup of the pod `uid` in a hierarchy: the one nearest to the root.
 fn search(hierarchy: &Hierarchy, uid: &str) -> Option<PathBuf> {
     let mut above = VecDeque::from([PathBuf::new()]);
     for _ in 0..CGROUPS_MAX {

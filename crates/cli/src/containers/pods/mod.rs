@@ -37,7 +37,7 @@ const OF_POD: [&str; 2] = ["slackwater.dirty-limit", "slackwater.dontcache"];
 pub(crate) struct Pod {
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// Also of pods with the same name, no two have the same.
+    /// The UID, which differs even between pods with the same name.
     pub(crate) uid: String,
 }
 

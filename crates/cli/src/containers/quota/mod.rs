@@ -57,7 +57,7 @@ impl From<QuotaError> for Failure {
 pub(crate) struct Quota {
     path: PathBuf,
     directory: File,
-    /// Of the directory above, which a new directory inherits.
+    /// The project of the directory above, which a new directory inherits; 0 if none.
     inherited: u32,
 }
 

@@ -17,16 +17,16 @@ use std::os::unix::fs::MetadataExt as _;
 
 use super::sys;
 
-/// Ours begin here: far from numbers that people choose, and from those of Kubernetes' own quotas, which start at
-/// 1,048,577.
+/// The first of our numbers: far from those that people choose, and from those of Kubernetes' own quotas, which start
+/// at 1,048,577.
 const FIRST: u32 = 0x5300_0000;
 const COUNT: u32 = 1 << 24;
-/// Enough even if nearly all numbers are in use.
+/// Numbers that a claim tries: enough even if nearly all are in use.
 const ATTEMPTS: u64 = 1 << 10;
 /// Files in which administrators list projects, as `name:number` and `number:directory`.
 const LISTS: [&str; 2] = ["/etc/projid", "/etc/projects"];
 
-/// Whether it is a number that [`claim`] chooses.
+/// Whether `project` is a number that [`claim`] chooses.
 pub(super) fn is_ours(project: u32) -> bool {
     (FIRST..FIRST + COUNT).contains(&project)
 }

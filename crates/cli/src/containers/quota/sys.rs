@@ -21,11 +21,11 @@ const SET_QUOTA: c_int = 0x80_0008;
 const GET_STATE: c_int = ((b'X' as c_int) << 8) + 8;
 const STATE_VERSION: i8 = 1;
 
-/// In [`State::flags`]: what projects use is counted, and limited.
+/// Bits of [`State::flags`]: what projects use is counted, and limited.
 pub(super) const COUNTED: u16 = 1 << 4;
 pub(super) const LIMITED: u16 = 1 << 5;
 
-/// In [`Attributes::flags`]: new files in the directory are of its project.
+/// The bit of [`Attributes::flags`] by which new files in the directory are of its project.
 pub(super) const INHERITED: u32 = 0x200;
 
 /// `struct fsxattr`.
@@ -70,7 +70,7 @@ pub(super) fn attributes(file: impl AsFd) -> io::Result<Attributes> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(attributes) }
 }
 
-/// Changes them.
+/// Changes the project of a file, and whether a directory passes it on.
 pub(super) fn set_attributes(file: impl AsFd, attributes: &Attributes) -> io::Result<()> {
     // SAFETY: the descriptor is open, and the call only reads the structure.
     let result = unsafe { libc::ioctl(file.as_fd().as_raw_fd(), SET_ATTRIBUTES as _, &raw const *attributes) };

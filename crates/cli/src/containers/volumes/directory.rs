@@ -32,7 +32,7 @@ const MODE: u32 = 0o777;
 /// another plugin's.
 ///
 /// # Errors
-/// It exists, or the pool does not (T3).
+/// The directory exists, or the pool does not (T3).
 pub(super) fn check_absent(pool: &Path, id: &str) -> Result<(), VolumeError> {
     check_pool(pool)?;
     let path = pool.join(id);
@@ -46,7 +46,7 @@ pub(super) fn check_absent(pool: &Path, id: &str) -> Result<(), VolumeError> {
 /// Refuses an existing directory that does not exist.
 ///
 /// # Errors
-/// It is missing, or no directory.
+/// `path` is missing, or no directory.
 pub(super) fn check_present(path: &Path) -> Result<(), VolumeError> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),

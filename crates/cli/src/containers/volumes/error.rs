@@ -9,12 +9,13 @@ use slackwater_host::Printable as _;
 use crate::containers::limits::shown;
 use crate::exit::{Failure, Reason};
 
-/// Each kind is an answer of its own in the protocols of platforms. Nothing was changed, unless it says otherwise.
+/// Why a call for a volume failed. Each kind is an answer of its own in the protocols of platforms. Nothing was
+/// changed, unless the kind says otherwise.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum VolumeError {
-    /// There is a volume of this name already, with other parameters.
+    /// A volume of this name exists already, with other parameters.
     Different(Failure),
-    /// There is no such volume.
+    /// The volume does not exist.
     Missing(Failure),
     /// A name, a pool or a limit that no volume can have.
     Invalid(Failure),

@@ -58,7 +58,7 @@ impl Files {
     /// Creates the directory if it does not exist, for this user only.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The directory cannot be created.
     pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir).and_then(|()| fs::read_dir(dir));
         made.map_err(|error| {
@@ -101,7 +101,7 @@ impl Files {
     /// The record of a volume, if it has one.
     ///
     /// # Errors
-    /// It cannot be read (R4).
+    /// The record cannot be read (R4).
     pub(super) fn read(&self, id: &str) -> Result<Option<Stored>, VolumeError> {
         let path = self.path(id, RECORD);
         let mut text = Vec::new();

@@ -51,12 +51,12 @@ const BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 /// A volume to be made.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct NewVolume {
-    /// As the platform gives it: any text of 1 to 1024 bytes.
+    /// The name, as the platform gives it: any text of 1 to 1024 bytes.
     pub(crate) name: String,
     pub(crate) pool: Pool,
-    /// Its least size.
+    /// The least size.
     pub(crate) required_bytes: Option<u64>,
-    /// Its largest size.
+    /// The largest size.
     pub(crate) limit_bytes: Option<u64>,
     pub(crate) limits: Limits,
 }
@@ -66,7 +66,7 @@ pub(crate) struct NewVolume {
 #[derive(Clone, Debug)]
 pub(crate) struct Volumes {
     files: Files,
-    /// Those that came with the call.
+    /// The credentials that came with the call.
     credentials: Credentials,
 }
 
@@ -143,7 +143,7 @@ impl Volumes {
     /// The volume with this id, if it is ready.
     ///
     /// # Errors
-    /// Its record is unreadable.
+    /// The record is unreadable.
     pub(crate) fn get(&self, id: &str) -> Result<Option<Record>, VolumeError> {
         let stored = if id::is_valid(id) { self.files.read(id)? } else { None };
         Ok(stored.filter(|stored| stored.state == State::Ready).map(|stored| stored.record))
@@ -152,7 +152,7 @@ impl Volumes {
     /// The volume of this name, if it is ready.
     ///
     /// # Errors
-    /// Its record is unreadable.
+    /// The record is unreadable.
     pub(crate) fn named(&self, name: &str) -> Result<Option<Record>, VolumeError> {
         Ok(self.get(&id::of(name))?.filter(|record| record.name == name))
     }
@@ -239,7 +239,7 @@ impl Volumes {
 }
 
 impl NewVolume {
-    /// The size that it gets.
+    /// The size of the new volume.
     fn bytes(&self) -> Result<Option<u64>, VolumeError> {
         for bytes in [self.required_bytes, self.limit_bytes].into_iter().flatten() {
             check_size(bytes)?;
@@ -267,7 +267,7 @@ impl NewVolume {
         }
     }
 
-    /// Returns the volume that exists, if it is as this one is wanted.
+    /// Returns the present volume, if it is as the new one is wanted.
     fn check_same(&self, present: Record) -> Result<Record, VolumeError> {
         let name = shown(&self.name);
         let different = |what: &str| {

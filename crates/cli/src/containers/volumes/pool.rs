@@ -17,8 +17,8 @@ pub(crate) enum Pool {
     Directory(PathBuf),
     /// The URL of a prefix in an object store: the volume is an object volume below it.
     Store(String),
-    /// No pool: the volume is this directory, or the object volume at this URL. It exists already, and stays when the
-    /// volume is removed.
+    /// The place of a volume without a pool: this directory, or the object volume at this URL. It exists already, and
+    /// stays when the volume is removed.
     Existing(PathBuf),
 }
 
@@ -26,7 +26,8 @@ impl Pool {
     /// Reads the absolute path of a directory, or a URL.
     ///
     /// # Errors
-    /// It is neither; or it is a URL, and this build has no object stores. Whether it exists shows when a volume is made.
+    /// The text is neither; or it is a URL, and this build has no object stores. Whether the place exists shows when a
+    /// volume is made.
     pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
         Ok(match place("pool", text)? {
             Place::Directory(path) => Self::Directory(path),
@@ -68,7 +69,7 @@ impl Pool {
         }
     }
 
-    /// Whether its volumes are object volumes.
+    /// Whether the pool's volumes are object volumes.
     pub(super) fn is_store(&self) -> bool {
         match self {
             Self::Directory(_) => false,

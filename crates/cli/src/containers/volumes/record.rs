@@ -14,17 +14,17 @@ const VERSION: u32 = 1;
 /// A volume.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// Derived from the name: at most 64 letters, digits, dots, dashes and underscores.
+    /// The id, derived from the name: at most 64 letters, digits, dots, dashes and underscores.
     pub(crate) id: String,
-    /// As the platform gave it.
+    /// The name, as the platform gave it.
     pub(crate) name: String,
     pub(crate) pool: Pool,
     /// A path or a URL, as `slackwater mount` takes it.
     pub(crate) source: String,
-    /// Its size. `None`: no limit.
+    /// The size. `None`: no limit.
     pub(crate) bytes: Option<u64>,
     pub(crate) limits: Limits,
-    /// It was made with credentials of its own. Only a call that has them may change its store.
+    /// Whether the volume was made with credentials of its own. Only a call that has them may change its store.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) has_credentials: bool,
 }
@@ -33,10 +33,10 @@ pub(crate) struct Record {
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum State {
-    /// Its source may or may not exist; nothing has used it yet.
+    /// The source may or may not exist; nothing has used it yet.
     Making,
     Ready,
-    /// Its source may be gone, wholly or in part.
+    /// The source may be gone, wholly or in part.
     Removing,
 }
 
@@ -63,7 +63,7 @@ impl Stored {
     /// Reads the file of the volume `id`.
     ///
     /// # Errors
-    /// The reason why it is unreadable.
+    /// The reason why the file is unreadable.
     pub(super) fn decode(bytes: &[u8], id: &str) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Version {

@@ -10,7 +10,7 @@ use crate::metrics::render::Renderer;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/METRICS.md");
 
-/// The rows of its table: name as in queries, type, unit, labels, meaning, alert.
+/// The rows of the table in the document: name as in queries, type, unit, labels, meaning, alert.
 fn rows() -> Vec<Vec<String>> {
     let text = fs::read_to_string(PAGE).unwrap();
     let rows = text.lines().filter(|line| line.starts_with("| `slackwater_"));

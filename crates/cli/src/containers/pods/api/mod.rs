@@ -27,11 +27,11 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const HOST_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 const PORT_VARIABLE: &str = "KUBERNETES_SERVICE_PORT";
 
-/// A publish of a volume waits for it.
+/// Time limit of an answer. A publish of a volume waits for it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Annotations have at most 256 KiB, and the rest of the metadata seldom as much.
 const ANSWER_BYTES_MAX: usize = 2 << 20;
-/// Only the metadata of an object, not the whole pod.
+/// The form of an answer with only the metadata of an object, not the whole pod.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// Where the server is, and what is needed to ask it.

@@ -1,4 +1,4 @@
-//! Against a server in Python.
+//! Requests to a server in Python.
 
 use std::net::TcpListener;
 
