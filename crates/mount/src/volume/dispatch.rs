@@ -126,7 +126,7 @@ fn is_brief(op: &Operation<'_>) -> bool {
 }
 
 impl Volume {
-    #[allow(clippy::wildcard_enum_match_arm, reason = "the rest is about a node")]
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the rest is about a node: dispatch_on_node lists it")]
     fn dispatch(self: &Arc<Self>, cx: &Context<'_>, header: &RequestHeader, op: Operation<'_>, reply: Reply) {
         let change = Change::of(&op, header.node_id);
         let Some(reply) = self.admit(cx, header, &op, change.is_some(), reply) else { return };
@@ -221,7 +221,6 @@ impl Volume {
     }
 
     /// Requests on a node, most of them about a name in it.
-    #[allow(clippy::wildcard_enum_match_arm, reason = "the session answers the rest")]
     fn dispatch_on_node(
         self: &Arc<Self>,
         cx: &Context<'_>,
@@ -344,7 +343,32 @@ impl Volume {
                     volume.removexattr(&node, &name)
                 });
             }
-            _ => self.deliver(reply, Err(Errno::NOSYS.into())),
+            // The session, `handle` and `dispatch` answer these.
+            Operation::Forget(_)
+            | Operation::Init(_)
+            | Operation::Interrupt { .. }
+            | Operation::Destroy
+            | Operation::Write(_)
+            | Operation::Release(_)
+            | Operation::Releasedir(_)
+            | Operation::Read(_)
+            | Operation::Flush(_)
+            | Operation::Fsync(_)
+            | Operation::Fallocate(_)
+            | Operation::Lseek(_)
+            | Operation::CopyFileRange(_)
+            | Operation::Readdir(_)
+            | Operation::Readdirplus(_)
+            | Operation::Statfs
+            | Operation::Syncfs
+            | Operation::Access(_)
+            | Operation::Bmap(_)
+            | Operation::Poll(_)
+            | Operation::Statx(_)
+            | Operation::Getlk(_)
+            | Operation::Setlk(_)
+            | Operation::Setlkw(_)
+            | Operation::Unknown(_) => self.deliver(reply, Err(Errno::NOSYS.into())),
         }
     }
 
