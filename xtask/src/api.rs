@@ -18,12 +18,13 @@ use syn::visit_mut::{self, VisitMut};
 use syn::{Attribute, Field, Fields, File, ImplItem, Item, ItemImpl, Meta, Type, Visibility, parse_quote};
 
 /// Folder and name of each crate whose public API is listed.
-pub(crate) const CRATES: [(&str, &str); 7] = [
+pub(crate) const CRATES: [(&str, &str); 8] = [
     ("crates/sync", "slackwater-sync"),
     ("crates/host", "slackwater-host"),
     ("crates/arena", "slackwater-arena"),
     ("crates/engine", "slackwater"),
     ("crates/backends", "slackwater-backends"),
+    ("crates/testkit", "slackwater-testkit"),
     ("crates/fuse", "slackwater-fuse"),
     ("crates/mount", "slackwater-mount"),
 ];

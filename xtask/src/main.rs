@@ -36,7 +36,8 @@ fn main() -> ExitCode {
     }
     if let ([first, words @ ..], None) = (private_mounts(), std::env::var_os(IS_PRIVATE)) {
         let own = std::env::current_exe().unwrap_or_default();
-        let error = Command::new(first).args(words).arg(own).args(std::env::args_os().skip(1)).env(IS_PRIVATE, "1").exec();
+        let error =
+            Command::new(first).args(words).arg(own).args(std::env::args_os().skip(1)).env(IS_PRIVATE, "1").exec();
         eprintln!("xtask: cannot start {first}: {error}");
         return ExitCode::FAILURE;
     }

@@ -16,8 +16,14 @@ use crate::markdown;
 
 const MDBOOK: &str = "mdbook --version 0.5.2 --locked --no-default-features";
 /// The libraries of which the site has the reference.
-const LIBRARIES: [&str; 5] =
-    ["slackwater", "slackwater-arena", "slackwater-backends", "slackwater-fuse", "slackwater-mount"];
+const LIBRARIES: [&str; 6] = [
+    "slackwater",
+    "slackwater-arena",
+    "slackwater-backends",
+    "slackwater-fuse",
+    "slackwater-mount",
+    "slackwater-testkit",
+];
 /// The folder of the reference, and the name of the page that links to it.
 const REFERENCE: &str = "reference";
 

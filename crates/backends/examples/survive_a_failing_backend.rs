@@ -8,7 +8,8 @@ use std::time::Duration;
 use slackwater::backend::{MemBackend, NewNode};
 use slackwater::{Engine, ErrorKind, File, Tunables, UmountError, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{Fault, Rule, SystemClock};
+use slackwater_backends::SystemClock;
+use slackwater_testkit::{Fault, Rule};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let disk = Arc::new(MemBackend::new());

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::{Clock, ErrorKind, Tunables};
-use slackwater_backends::Rule;
 use slackwater_sync::gate;
+use slackwater_testkit::{Rule, pattern};
 
-use crate::rig::{Rig, assert_same, pattern, spawn};
+use crate::rig::{Rig, assert_same, spawn};
 
 const MS: Duration = Duration::from_millis(1);
 

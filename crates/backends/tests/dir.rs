@@ -18,7 +18,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use fixture::{TempDir, Volume, is_root, pattern};
+use fixture::TempDir;
 use mounted::{Mounted, mount_tmpfs, mounted};
 use rustix::fs::Uid;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -27,6 +27,8 @@ use rustix::thread::set_thread_res_uid;
 use slackwater::ErrorKind;
 use slackwater::backend::{Backend, Call, Found, NewNode, NodeKind, Removal, SyncScope};
 use slackwater_backends::{DirBackend, DirStats, OpenError};
+use slackwater_testkit::conformance::{Volume, is_root};
+use slackwater_testkit::pattern;
 
 fn open(path: &Path) -> (Arc<DirBackend>, Volume) {
     let backend = Arc::new(DirBackend::open(path).expect("a directory can be opened"));

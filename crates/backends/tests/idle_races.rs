@@ -12,8 +12,9 @@ use std::sync::Arc;
 use slackwater::backend::{Removal, RenameMode};
 use slackwater::{File, SuperBlock, Tunables, WriteFlags, WriteRequest, Written};
 use slackwater_sync::gate;
+use slackwater_testkit::pattern;
 
-use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, pattern, read_all, spawn, turn};
+use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, read_all, spawn, turn};
 
 /// A volume that keeps no node open without need.
 fn restless() -> Rig {
@@ -87,7 +88,7 @@ fn an_open_file_that_others_removed_is_stale_once_its_node_was_closed() {
     let _turn = turn();
     let rig = restless();
     let file = let_go(&rig, "a", &pattern(1, PAGE));
-    rig.disk.faults.add(slackwater_backends::Rule::fail(slackwater::ErrorKind::Stale).on("reopen"));
+    rig.disk.faults.add(slackwater_testkit::Rule::fail(slackwater::ErrorKind::Stale).on("reopen"));
     let error = file.fsync().unwrap_err();
     assert_eq!(error.kind(), slackwater::ErrorKind::Stale);
     rig.disk.faults.clear();

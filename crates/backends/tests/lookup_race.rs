@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use slackwater::{File, WriteFlags, WriteRequest, Written};
 use slackwater_sync::gate;
+use slackwater_testkit::pattern;
 
-use crate::rig::{PAGE, Rig, assert_same, pattern, read_all, spawn};
+use crate::rig::{PAGE, Rig, assert_same, read_all, spawn};
 
 /// The backend is asked before the file is written, and its answer is read when the file is written, durable and
 /// evicted. So the answer is out of date.

@@ -10,13 +10,14 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use fixture::{TempDir, Volume};
+use fixture::TempDir;
 use rustix::fs::{CWD, Mode, OFlags, fdatasync, openat};
 use rustix::io::{ReadWriteFlags, pwritev2};
 use slackwater::BackendError;
 use slackwater::backend::{Backend, Call, Done, SyncScope, WriteUnit};
 use slackwater_arena::{Arena, ArenaConfig, FrameId, Gather, Pool};
 use slackwater_backends::DirBackend;
+use slackwater_testkit::conformance::Volume;
 
 const UNIT: usize = 1 << 20;
 const UNITS: u64 = 512;

@@ -13,12 +13,10 @@ use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Limits, NewNode};
 use slackwater::{File, UmountError, UmountOptions, WriteFlags, WriteRequest, Written};
-use slackwater_backends::Rule;
 use slackwater_sync::gate;
+use slackwater_testkit::{Rule, pattern};
 
-use crate::rig::{
-    Disk, PAGE, Rig, assert_idle, busy, by_hand, create, inodes_of, limits, pattern, spawn, turn, within,
-};
+use crate::rig::{Disk, PAGE, Rig, assert_idle, busy, by_hand, create, inodes_of, limits, spawn, turn, within};
 
 const DISCARD: UmountOptions = UmountOptions { deadline: None, discard: true };
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use slackwater::backend::{Backend, Call, Limits};
-use slackwater_backends::conformance_tests;
 use slackwater_object::{Location, ObjectBackend, OpenOptions};
+use slackwater_testkit::conformance_tests;
 
 conformance_tests!(memory, |rule| rule.check(Volume::new(&format!("memory:{}", rule.name()))));
 

@@ -4,8 +4,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use slackwater::backend::{Creator, NewNode};
+use slackwater_testkit::conformance::is_root;
 
-use crate::fixture::{TempDir, is_root};
+use crate::fixture::TempDir;
 use crate::open;
 
 const CREATOR: Creator = Creator { uid: 12, gid: 34, umask: 0o027 };

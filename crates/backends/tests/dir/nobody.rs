@@ -5,8 +5,9 @@ use std::path::Path;
 
 use slackwater::ErrorKind;
 use slackwater::backend::{AttrChange, FallocateMode, NewNode, Removal, XattrMode};
+use slackwater_testkit::conformance::is_root;
 
-use crate::fixture::{TempDir, as_nobody, is_root};
+use crate::fixture::{TempDir, as_nobody};
 use crate::open;
 
 /// A directory owned by root. It has a readable file, a secret file, a closed directory, a directory that cannot be

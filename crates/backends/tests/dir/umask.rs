@@ -5,8 +5,9 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 use slackwater::ErrorKind;
 use slackwater::backend::{Creator, NewNode, XattrMode};
+use slackwater_testkit::conformance::{is_root, myself};
 
-use crate::fixture::{TempDir, is_root, myself};
+use crate::fixture::TempDir;
 use crate::open;
 use crate::sys::part_from_the_umask_of_other_threads;
 

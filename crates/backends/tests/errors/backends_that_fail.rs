@@ -11,12 +11,13 @@ use slackwater::{
     Written,
 };
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{DirBackend, Rule, SystemClock};
+use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_testkit::{Rule, pattern};
 
 use crate::mounted::{mount_tmpfs, mounted};
 use crate::rig::{
     ARENA_BYTES, Disk, PAGE, Rig, TempDir, assert_idle, assert_same, busy, by_hand, create, eventually, fill,
-    inodes_of, open, pattern, read_all, try_write, within,
+    inodes_of, open, read_all, try_write, within,
 };
 
 fn engine(tunables: Tunables) -> Engine {

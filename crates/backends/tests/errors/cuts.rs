@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use slackwater::backend::{AttrChange, Call};
 use slackwater::{Engine, ErrorKind, Tunables};
-use slackwater_backends::Rule;
+use slackwater_testkit::{Rule, pattern};
 
-use crate::rig::{Disk, PAGE, PATIENCE, Rig, assert_same, by_hand, pattern, read_all, spawn, within};
+use crate::rig::{Disk, PAGE, PATIENCE, Rig, assert_same, by_hand, read_all, spawn, within};
 
 const A_WHILE: Duration = Duration::from_millis(50);
 

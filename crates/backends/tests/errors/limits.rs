@@ -2,8 +2,9 @@
 
 use slackwater::backend::Limits;
 use slackwater::{ErrorKind, FileError, WaitFor, WriteRequest, Written};
+use slackwater_testkit::pattern;
 
-use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, limits, pattern, read_all};
+use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, limits, read_all};
 
 const MAX: u64 = 100_001;
 

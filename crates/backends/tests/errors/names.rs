@@ -2,8 +2,9 @@
 
 use slackwater::backend::{NewNode, Removal, RenameMode};
 use slackwater::{ErrorKind, File, FileError};
+use slackwater_testkit::pattern;
 
-use crate::rig::{PAGE, Rig, assert_same, pattern, read_all};
+use crate::rig::{PAGE, Rig, assert_same, read_all};
 
 /// The inode of a closed file stays cached for its pages, while its backend node is closed.
 #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use slackwater::{ErrorKind, Tunables, UmountOptions};
-use slackwater_backends::Rule;
+use slackwater_testkit::Rule;
 
 use crate::rig::{Disk, Rig, by_hand};
 

@@ -1,7 +1,7 @@
 //! No byte of another file, and no byte from beyond an end, is ever visible.
 
 use slackwater::Tunables;
-use slackwater_backends::Rule;
+use slackwater_testkit::Rule;
 
 use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, fill, read_all};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use slackwater::backend::AttrChange;
 use slackwater::{File, FileError, SuperBlock, Timestamp, UmountOptions};
-use slackwater_backends::Rule;
+use slackwater_testkit::Rule;
 
 use crate::rig::{Rig, spawn};
 

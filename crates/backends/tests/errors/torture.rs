@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use slackwater::backend::{Limits, Removal, RenameMode};
 use slackwater::{ErrorKind, File, SuperBlock, Tunables, UmountOptions, WriteFlags, WriteRequest, Written};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{DirBackend, Fault, Random, Rule, SystemClock};
+use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_testkit::{Fault, Random, Rule, pattern};
 
 use crate::rig::{
     Disk, PAGE, Rig, Running, TempDir, assert_idle, assert_same, busy, count_engine_panics, create, engine_panics,
-    eventually, limits, open, pattern, spawn, within,
+    eventually, limits, open, spawn, within,
 };
 
 const TIME: Duration = Duration::from_secs(3);

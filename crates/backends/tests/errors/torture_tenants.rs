@@ -12,7 +12,8 @@ use slackwater::{
     Engine, ErrorKind, File, InodeRef, Memcg, SuperBlock, UmountError, UmountOptions, WriteFlags, WriteRequest, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{Random, Rule, SystemClock};
+use slackwater_backends::SystemClock;
+use slackwater_testkit::{Random, Rule};
 
 use crate::rig::{
     ARENA_BYTES, Disk, PAGE, PATIENCE, Running, busy, count_engine_panics, create, engine_panics, eventually,

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use slackwater::backend::{AttrChange, Creator, NewNode, Removal, RenameMode, SyncScope, XattrMode};
 use slackwater::{ErrorKind, File, Tunables, UmountOptions};
-use slackwater_backends::{DirBackend, Rule};
+use slackwater_backends::DirBackend;
+use slackwater_testkit::Rule;
 
 use crate::rig::{Disk, Rig, TempDir, create, eventually, read_all, spawn};
 

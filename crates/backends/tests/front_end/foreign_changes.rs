@@ -7,10 +7,11 @@ use std::time::Duration;
 use slackwater::backend::{AttrChange, RenameMode, XattrMode};
 use slackwater::{Engine, File, ManualClock, ReadRequest, SuperBlock, Timestamp, WriteFlags, WriteRequest, Written};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{DirBackend, Random, Rule};
+use slackwater_backends::DirBackend;
+use slackwater_testkit::{Random, Rule, pattern};
 
 use crate::rig::{
-    Disk, PAGE, PATIENCE, Rig, TempDir, assert_same, busy, by_hand, create, eventually, open, pattern, read_all, spawn,
+    Disk, PAGE, PATIENCE, Rig, TempDir, assert_same, busy, by_hand, create, eventually, open, read_all, spawn,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

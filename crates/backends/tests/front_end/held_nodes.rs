@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Creator, Limits, MemBackend, NewNode, NodeSupply, Removal, RenameMode};
 use slackwater::{ErrorKind, File, InodeRef, Memcg, Tunables, WriteFlags, WriteRequest, Written};
-use slackwater_backends::{Fault, Rule};
+use slackwater_testkit::{Fault, Rule};
 
 use crate::rig::{Disk, Rig, by_hand, limits, read_all, try_write};
 

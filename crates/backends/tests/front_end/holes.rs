@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use slackwater::ErrorKind;
 use slackwater::backend::{FallocateMode, SeekWhence};
-use slackwater_backends::{Random, Rule};
+use slackwater_testkit::{Random, Rule, pattern};
 
-use crate::rig::{Disk, PAGE, Rig, assert_same, busy, pattern, read_all, spawn};
+use crate::rig::{Disk, PAGE, Rig, assert_same, busy, read_all, spawn};
 
 const PAGE_U64: u64 = PAGE as u64;
 

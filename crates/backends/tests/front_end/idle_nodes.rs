@@ -2,7 +2,7 @@
 
 use slackwater::backend::{Call, Limits, NewNode, Removal};
 use slackwater::{ErrorKind, File, Tunables, WriteFlags, WriteRequest, Written};
-use slackwater_backends::Rule;
+use slackwater_testkit::Rule;
 
 use crate::rig::{Disk, Rig, by_hand, limits};
 

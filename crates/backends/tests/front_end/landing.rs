@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use slackwater::backend::Call;
 use slackwater::{File, FileError, LandingFrames, ReadRequest, SuperBlock, WriteRequest, Written};
-use slackwater_backends::{Random, Rule};
+use slackwater_testkit::{Random, Rule, pattern};
 
-use crate::rig::{PAGE, Rig, assert_same, create, fill, open, pattern, read_all, recover, remount, snapshot, spawn};
+use crate::rig::{PAGE, Rig, assert_same, create, fill, open, read_all, recover, remount, snapshot, spawn};
 
 const LEN: usize = 256 * PAGE;
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use slackwater::{FileError, UmountError, UmountOptions};
-use slackwater_backends::Rule;
+use slackwater_testkit::{Rule, pattern};
 
-use crate::rig::{Disk, Rig, busy, eventually, pattern, spawn};
+use crate::rig::{Disk, Rig, busy, eventually, spawn};
 
 #[test]
 fn flush_freeze_flush_and_leave() {

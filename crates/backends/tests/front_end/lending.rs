@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use slackwater::{File, FileError, ReadRequest, WaitFor, WriteRequest, Written};
 use slackwater_arena::Pool;
-use slackwater_backends::Rule;
+use slackwater_testkit::{Rule, pattern};
 
-use crate::rig::{PAGE, Rig, assert_same, fill, pattern, spawn, try_write};
+use crate::rig::{PAGE, Rig, assert_same, fill, spawn, try_write};
 
 fn lent(file: &File, offset: u64, len: usize) -> Option<Vec<u8>> {
     file.peek(ReadRequest::at(offset), len, |slices| slices.concat())

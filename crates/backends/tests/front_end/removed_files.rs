@@ -8,11 +8,12 @@ use slackwater::{
     Engine, ErrorKind, File, FileError, RescuedFrom, SuperBlock, Tunables, UmountError, UmountOptions, UncleanFile,
 };
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{DirBackend, Fault, FaultControl, Rule, SystemClock};
+use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_testkit::{Fault, FaultControl, Rule, pattern};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::rig::{PATIENCE, TempDir, assert_same, create, pattern};
+use crate::rig::{PATIENCE, TempDir, assert_same, create};
 
 struct Mounted {
     dir: TempDir,

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use slackwater::backend::{FallocateMode, MemBackend, NewNode, RenameMode};
 use slackwater::{ErrorKind, File, FileError, Tunables, UmountOptions, WaitFor, WriteRequest, Written};
-use slackwater_backends::Rule;
+use slackwater_testkit::{Rule, pattern};
 
 use crate::rig::{
-    Disk, PAGE, Rig, busy, by_hand, create, eventually, limits, pattern, recover, remount, snapshot, spawn, try_write,
+    Disk, PAGE, Rig, busy, by_hand, create, eventually, limits, recover, remount, snapshot, spawn, try_write,
 };
 
 /// Pages that files can use; the root directory takes one more.

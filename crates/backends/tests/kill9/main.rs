@@ -27,7 +27,8 @@ use std::time::{Duration, Instant};
 use slackwater::backend::NodeKind;
 use slackwater::{Engine, ErrorKind, File, SuperBlock, UmountOptions};
 use slackwater_arena::Arena;
-use slackwater_backends::{DirBackend, Random, SystemClock};
+use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_testkit::Random;
 
 use model::{Model, THREADS};
 use rig::{count_engine_panics, engine_panics, eventually_is};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 pub(crate) const THREADS: usize = 3;
 pub(crate) const FILES_PER_THREAD: u64 = 8;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 use crate::volume::{End, Volume};
 use crate::{World, limit};

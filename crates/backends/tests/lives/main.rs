@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 use slackwater::backend::MemBackend;
 use slackwater::{Engine, Memcg, Namespace, Tunables, UmountGrace};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{Random, SystemClock};
+use slackwater_backends::SystemClock;
+use slackwater_testkit::Random;
 
 use gauges::Gauges;
 use life::Life;

@@ -12,7 +12,7 @@ use slackwater::backend::{Backend, Limits, MemBackend, NewNode, Removal};
 use slackwater::{
     ErrorKind, File, NamespaceError, SuperBlock, UmountError, UmountOptions, WaitFor, WriteFlags, WriteRequest, Written,
 };
-use slackwater_backends::{Delay, Fault, FaultControl, Random, Rule};
+use slackwater_testkit::{Delay, Fault, FaultControl, Random, Rule};
 
 use crate::World;
 use crate::rig::{PAGE, eventually, limits};

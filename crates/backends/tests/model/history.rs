@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use slackwater::ErrorKind;
 use slackwater::backend::FallocateMode;
-use slackwater_backends::{Random, Rule};
+use slackwater_testkit::{Random, Rule};
 
 use crate::world::{FILES, World};
 

@@ -9,7 +9,7 @@ use slackwater::{
     UmountOptions, WaitFor, WriteFlags, WriteRequest, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{Fault, FaultControl, Rule, RuleId};
+use slackwater_testkit::{Fault, FaultControl, Rule, RuleId};
 
 use crate::history::Dice;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use slackwater::backend::{Call, Limits};
 use slackwater::{ErrorKind, File, Tunables};
-use slackwater_backends::Rule;
+use slackwater_testkit::{Rule, pattern};
 
-use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, limits, open, pattern, snapshot};
+use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, limits, open, snapshot};
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slackwater::{ErrorKind, Tunables, UmountOptions, WaitFor, WriteRequest, Written};
-use slackwater_backends::{Random, Rule};
+use slackwater_testkit::{Random, Rule, pattern};
 
 use crate::rig::{
-    Disk, PAGE, Rig, assert_same, busy, by_hand, create, eventually, fill, open, pattern, read_all, spawn, try_write,
-    within,
+    Disk, PAGE, Rig, assert_same, busy, by_hand, create, eventually, fill, open, read_all, spawn, try_write, within,
 };
 
 #[test]

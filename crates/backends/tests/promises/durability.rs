@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use slackwater::backend::{AttrChange, Call, FallocateMode, MemBackend, NewNode, Removal, RenameMode, XattrMode};
 use slackwater::{Engine, ErrorKind, File, Tunables, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{DirBackend, Rule, SystemClock};
+use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_testkit::{Rule, pattern};
 
-use crate::rig::{ARENA_BYTES, Disk, PAGE, Rig, TempDir, assert_same, busy, create, open, pattern, read_all, within};
+use crate::rig::{ARENA_BYTES, Disk, PAGE, Rig, TempDir, assert_same, busy, create, open, read_all, within};
 
 #[test]
 fn p01_what_fsync_acknowledged_is_durable_with_its_size() {

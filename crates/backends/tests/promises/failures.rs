@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use slackwater::backend::Call;
 use slackwater::{ErrCursor, ErrorKind, File, FileError, Tunables, UmountOptions};
-use slackwater_backends::Rule;
+use slackwater_testkit::{Rule, pattern};
 
-use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, eventually, limits, pattern, read_all, spawn, within};
+use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, eventually, limits, read_all, spawn, within};
 
 const MS: Duration = Duration::from_millis(1);
 

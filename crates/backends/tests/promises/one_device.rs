@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slackwater::backend::{Call, Limits};
 use slackwater::{File, SuperBlock, Tunables};
-use slackwater_backends::Rule;
+use slackwater_testkit::Rule;
 
 use crate::rig::{Disk, Rig, by_hand, create, limits};
 

@@ -6,13 +6,14 @@
 use slackwater::backend::{AttrChange, Call, MemBackend, Removal};
 use slackwater::{Engine, ErrorKind, File, MountError, SuperBlock, Timestamp, UmountOptions};
 use slackwater_arena::Arena;
-use slackwater_backends::{DirBackend, Random, Rule, SystemClock};
+use slackwater_backends::{DirBackend, SystemClock};
+use slackwater_testkit::{Random, Rule, pattern};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::rig::{
-    Disk, PAGE, Rig, assert_idle, assert_same, by_hand, create, eventually, open, pattern, read_all, recover, remount,
-    snapshot, spawn, within,
+    Disk, PAGE, Rig, assert_idle, assert_same, by_hand, create, eventually, open, read_all, recover, remount, snapshot,
+    spawn, within,
 };
 
 /// Kills the rig's process. Returns an engine on what it left, with the volume mounted.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use slackwater::backend::{AttrChange, Limits, MemBackend, Removal};
 use slackwater::{Clock, Engine, ErrorKind, File, ManualClock, RescuedFrom, SuperBlock, Timestamp, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::Rule;
+use slackwater_testkit::Rule;
 
 use crate::rig::{Disk, PAGE, Rig, assert_same, by_hand, create, limits, open, read_all, recover, remount, snapshot};
 use crate::survival::{kill_and_mount, unmount};

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use slackwater::backend::{AttrChange, Call};
 use slackwater::{ErrorKind, UmountOptions};
-use slackwater_backends::{Random, Rule};
+use slackwater_testkit::{Random, Rule, pattern};
 
 use crate::rig::{
-    Disk, PAGE, PATIENCE, Rig, assert_same, busy, create, eventually, open, pattern, read_all, recover, remount,
-    snapshot, spawn,
+    Disk, PAGE, PATIENCE, Rig, assert_same, busy, create, eventually, open, read_all, recover, remount, snapshot, spawn,
 };
 use crate::survival::unmount;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::ErrorKind;
-use slackwater_backends::Rule;
+use slackwater_testkit::{Rule, pattern};
 
-use crate::rig::{Disk, PAGE, PATIENCE, Rig, assert_same, busy, by_hand, eventually, limits, pattern, spawn};
+use crate::rig::{Disk, PAGE, PATIENCE, Rig, assert_same, busy, by_hand, eventually, limits, spawn};
 
 /// The time for a state that cannot be seen from outside: a sync that has begun to wait. If it is too short, the test
 /// proves less but does not fail.

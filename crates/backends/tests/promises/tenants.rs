@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use slackwater::backend::Limits;
 use slackwater::{Engine, ErrorKind, File, Memcg, PAGE_BYTES, SuperBlock, Tunables, UmountOptions};
-use slackwater_backends::Rule;
+use slackwater_testkit::Rule;
 
 use crate::rig::{Disk, PAGE, Rig, by_hand, limits, recover, remount, snapshot};
 

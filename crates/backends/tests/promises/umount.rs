@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use slackwater::backend::{NewNode, Removal};
 use slackwater::{ErrorKind, File, FileError, MountError, UmountError, UmountOptions};
-use slackwater_backends::Rule;
+use slackwater_testkit::{Rule, pattern};
 
 use crate::rig::{
     Disk, PAGE, PATIENCE, Rig, assert_idle, assert_same, busy, count_engine_panics, create, engine_panics, eventually,
-    open, pattern, spawn, within,
+    open, spawn, within,
 };
 
 fn discard() -> UmountOptions {

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use slackwater::backend::{AttrChange, Call, Limits, Removal};
 use slackwater::{SuperBlock, UmountError, UmountOptions};
-use slackwater_backends::Rule;
+use slackwater_testkit::{Rule, pattern};
 
 use crate::rig::{
-    Disk, PAGE, PATIENCE, Rig, assert_idle, assert_same, busy, create, eventually, limits, open, pattern, read_all,
-    spawn, within,
+    Disk, PAGE, PATIENCE, Rig, assert_idle, assert_same, busy, create, eventually, limits, open, read_all, spawn,
+    within,
 };
 
 const DEADLINE: Duration = Duration::from_millis(200);

@@ -22,7 +22,8 @@ use slackwater::{
     WriteRequest, Written,
 };
 use slackwater_arena::{Arena, ArenaConfig, Survivors};
-use slackwater_backends::{Fault, FaultControl, Random, SystemClock};
+use slackwater_backends::SystemClock;
+use slackwater_testkit::{Fault, FaultControl, pattern};
 
 /// Far beyond the duration of anything here.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -243,19 +244,6 @@ pub(crate) fn read_all(file: &File) -> Vec<u8> {
         read += file.read_at(read as u64, part).unwrap();
     }
     bytes.truncate(read);
-    bytes
-}
-
-/// Bytes that differ from seed to seed and from sector to sector; never zero, so that none looks like a hole.
-pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Random::new(seed);
-    let mut word = || (random.next() | 0x0101_0101_0101_0101).to_le_bytes();
-    let sector: Vec<u8> = (0..64).flat_map(|_| word()).collect();
-    let mut bytes = sector.repeat(len / sector.len() + 1);
-    for sector in bytes.chunks_mut(sector.len()) {
-        sector[..8].copy_from_slice(&word());
-    }
-    bytes.truncate(len);
     bytes
 }
 

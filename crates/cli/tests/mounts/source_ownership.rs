@@ -12,10 +12,11 @@ use rustix::process::Signal;
 use slackwater::backend::MemBackend;
 use slackwater::{Engine, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{Fault, FaultControl, Rule, SystemClock};
+use slackwater_backends::SystemClock;
 use slackwater_fuse::mount::MountOptions;
 use slackwater_fuse::{Pool, PoolOptions};
 use slackwater_mount::{MountedVolume, UmountRequest};
+use slackwater_testkit::{Fault, FaultControl, Rule};
 
 use crate::bytes;
 use crate::needs;

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
-use slackwater_backends::Random;
 use slackwater_fuse::abort_connection;
+use slackwater_testkit::Random;
 
 /// Limit for every wait. Nothing takes that long, even on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);

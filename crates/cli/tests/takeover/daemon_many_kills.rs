@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 use super::daemons::KeptDaemon;
 use super::many_kills::{KILLS, KILLS_VARIABLE, finish, start};

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 use super::user::in_own_namespace;
 use crate::rig::{Mount, PATIENCE, Scratch, need_fuse, run, wait_until};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use slackwater::Tunables;
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 use super::subject::Memory;
 use super::subject::{Cached, Kernel, Operation, Sharing, Subject, Writer};

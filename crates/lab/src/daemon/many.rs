@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 use super::bare::BareServer;
 use super::process::{Daemon, Volume};

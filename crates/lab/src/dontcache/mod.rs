@@ -18,7 +18,7 @@ mod sites;
 use std::time::Duration;
 
 use anyhow::Result;
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 use crate::harness::{Options, Report, axis, rounds};
 use crate::scratch::Scratch;

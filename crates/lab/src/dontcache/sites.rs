@@ -15,7 +15,8 @@ use slackwater::backend::Backend;
 use slackwater::{
     DontcacheForm, Engine, File, Forms, PAGE_BYTES, SuperBlock, Tunables, WriteFlags, WriteRequest, Written,
 };
-use slackwater_backends::{DirBackend, Rate};
+use slackwater_backends::DirBackend;
+use slackwater_testkit::Rate;
 
 use super::{Cell, Place, Subject};
 use crate::proc::meminfo;

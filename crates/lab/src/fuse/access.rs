@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use rustix::fs::{Advice, AtFlags, CWD, StatxFlags, fadvise, statx};
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 use super::servers::Subject;
 use crate::files::{BLOCK_BYTES, read_blocks, writable, write_blocks};

@@ -1,6 +1,6 @@
 //! From samples to one figure and its interval.
 
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 use super::quantity::figure;
 

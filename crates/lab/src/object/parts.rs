@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 use super::store::{Delay, Requests, Subject};
 use super::{Cell, Testbed};

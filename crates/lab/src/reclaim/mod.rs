@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use slackwater::backend::MemBackend;
 use slackwater::{Engine, File, Memcg, PAGE_BYTES, ReadRequest, SuperBlock, Tunables};
 use slackwater_arena::Pool;
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 use self::policies::NAMES;
 use self::traces::{Kind, Zipf};

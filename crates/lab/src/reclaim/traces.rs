@@ -1,6 +1,6 @@
 //! Which pages are read, in order.
 
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 /// Pages that a Zipf trace draws from. All these amounts are multiples of the pages in the cache.
 const UNIVERSE: u64 = 8;

@@ -6,9 +6,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 
 use rustix::fs::{FallocateFlags, OFlags, copy_file_range, fallocate};
 use rustix::io::{ReadWriteFlags, pwritev2};
+use slackwater_testkit::pattern;
 
 use crate::acls::as_user;
-use crate::rig::{Rig, assert_same, pattern};
+use crate::rig::{Rig, assert_same};
 
 #[test]
 fn written_bytes_are_read_back_and_reach_the_source_with_a_sync() {
@@ -25,7 +26,7 @@ fn written_bytes_are_read_back_and_reach_the_source_with_a_sync() {
 #[test]
 fn overlapping_large_writes_leave_the_last_bytes() {
     let rig = Rig::new();
-    let writers: Vec<_> = (0..2_u8)
+    let writers: Vec<_> = (0..2_u64)
         .map(|writer| {
             let path = rig.file(format!("large-{writer}"));
             std::thread::spawn(move || {
@@ -33,7 +34,7 @@ fn overlapping_large_writes_leave_the_last_bytes() {
                 for round in 0..60 {
                     let len = [1 << 20, 300_000, 5000, 131_072, (1 << 20) + 4113][round % 5];
                     let offset = (round * 37 % 11) * 65_536 + if round % 7 == 6 { 100 } else { 0 };
-                    let bytes = pattern(writer + 3 * round as u8, len);
+                    let bytes = pattern(writer + 3 * round as u64, len);
                     let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).unwrap();
                     file.write_all_at(&bytes, offset as u64).unwrap();
                     wanted.resize(wanted.len().max(offset + len), 0);

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use slackwater::Tunables;
-use slackwater_backends::Rule;
 use slackwater_mount::tenants::{TenantBy, TenantConfig, TenantsError};
+use slackwater_testkit::{Rule, pattern};
 
 use crate::cgroups::{Cgroup, memory, unified};
 use crate::programs::{until, wait};
-use crate::rig::{Rig, TenantSetup, assert_same, pattern};
+use crate::rig::{Rig, TenantSetup, assert_same};
 use crate::tenants::until_it_waits;
 
 const MIB: u64 = 1 << 20;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 use slackwater::Tunables;
-use slackwater_backends::Rule;
 use slackwater_mount::MountPoint;
+use slackwater_testkit::Rule;
 
 use crate::mapper::Mapper;
 use crate::programs::LONG;

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
 use rustix::io::Errno;
 use slackwater::{ErrorKind, Tunables};
-use slackwater_backends::Rule;
 use slackwater_mount::tenants::{TenantBy, TenantConfig};
+use slackwater_testkit::{Rule, pattern};
 
 use crate::needs;
 use crate::programs::{until, wait};
-use crate::rig::{Rig, TenantSetup, assert_same, new_home, pattern};
+use crate::rig::{Rig, TenantSetup, assert_same, new_home};
 
 const NAME: &str = "user.slackwater.dontcache";
 const PAGE: u64 = 4096;
@@ -41,7 +41,7 @@ fn write(file: &File, bytes: &[u8]) {
     }
 }
 
-fn contents(seed: u8) -> Vec<u8> {
+fn contents(seed: u64) -> Vec<u8> {
     pattern(seed, (PAGES * PAGE) as usize)
 }
 

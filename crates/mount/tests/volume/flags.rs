@@ -8,10 +8,11 @@ use std::path::Path;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
 use slackwater::Tunables;
+use slackwater_testkit::pattern;
 
 use crate::acls::as_user;
 use crate::programs::until;
-use crate::rig::{Rig, Tmpfs, assert_same, new_home, pattern};
+use crate::rig::{Rig, Tmpfs, assert_same, new_home};
 
 /// Runs a test with a source on a tmpfs, which supports flags since Linux 6.6; skips it on older kernels.
 fn with_flags(test: impl FnOnce(&Rig)) {

@@ -1,10 +1,11 @@
 //! Files that are unlinked while open, and what remains of them.
 
+use slackwater_testkit::pattern;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use crate::programs::until;
-use crate::rig::{Rig, assert_same, pattern};
+use crate::rig::{Rig, assert_same};
 
 #[test]
 fn an_unlinked_file_works_until_it_is_closed() {

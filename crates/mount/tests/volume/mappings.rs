@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use slackwater::Tunables;
-use slackwater_backends::Rule;
 use slackwater_mount::UmountRequest;
+use slackwater_testkit::{Rule, pattern};
 
 use crate::mapper::Mapper;
 use crate::programs::{LONG, spawn, until, wait};
-use crate::rig::{Rig, assert_same, pattern, within};
+use crate::rig::{Rig, assert_same, within};
 
 /// A store to page 1.
 const STORE: &str = "store a 5000 mmap!";

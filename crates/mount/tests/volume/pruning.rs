@@ -4,9 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use slackwater::Tunables;
+use slackwater_testkit::pattern;
 
 use crate::programs::until;
-use crate::rig::{Rig, assert_same, new_home, pattern};
+use crate::rig::{Rig, assert_same, new_home};
 
 const FILES: usize = 20_000;
 /// Open files, and files that are not yet written back.
@@ -27,12 +28,12 @@ fn inodes_that_were_only_looked_up_are_pruned_and_found_again() {
 
     let open = |number: usize| {
         let file = OpenOptions::new().read(true).write(true).open(name(number)).unwrap();
-        file.write_all_at(&pattern(number as u8, 5000), 0).unwrap();
+        file.write_all_at(&pattern(number as u64, 5000), 0).unwrap();
         file
     };
     let open: Vec<File> = (0..OPEN).map(open).collect();
     for number in OPEN..OPEN + DIRTY {
-        fs::write(name(number), pattern(number as u8, 5000)).unwrap();
+        fs::write(name(number), pattern(number as u64, 5000)).unwrap();
     }
     // Repeated, since another test may make the kernel drop its caches.
     until("the kernel caches most of them", || {
@@ -54,11 +55,11 @@ fn inodes_that_were_only_looked_up_are_pruned_and_found_again() {
     let mut found = vec![0; 5000];
     for (number, file) in open.iter().enumerate() {
         file.read_exact_at(&mut found, 0).unwrap();
-        assert_same(&found, &pattern(number as u8, 5000));
+        assert_same(&found, &pattern(number as u64, 5000));
         file.write_all_at(b"still open", 0).unwrap();
     }
     for number in OPEN..OPEN + DIRTY {
-        assert_same(&fs::read(name(number)).unwrap(), &pattern(number as u8, 5000));
+        assert_same(&fs::read(name(number)).unwrap(), &pattern(number as u64, 5000));
     }
     for number in (0..FILES).step_by(100) {
         assert!(fs::metadata(name(number)).unwrap().is_file());
@@ -66,7 +67,7 @@ fn inodes_that_were_only_looked_up_are_pruned_and_found_again() {
     drop(open);
     rig.umount().unwrap();
     for number in 0..OPEN + DIRTY {
-        let mut wanted = pattern(number as u8, 5000);
+        let mut wanted = pattern(number as u64, 5000);
         if number < OPEN {
             wanted[..10].copy_from_slice(b"still open");
         }
@@ -107,7 +108,7 @@ fn p06_unused_names_are_bounded() {
 fn memory_pressure_does_not_disturb_programs_that_look_up_everything() {
     const EACH: usize = 150;
     let rig = Rig::new();
-    let content = |program: usize, number: usize| pattern((program * EACH + number) as u8, 100);
+    let content = |program: usize, number: usize| pattern((program * EACH + number) as u64, 100);
     let use_all = |program: usize| {
         let name = |number: usize| rig.file(format!("{program}-{number}"));
         for round in 0..10 {

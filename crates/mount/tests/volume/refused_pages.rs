@@ -6,10 +6,10 @@ use std::fs::{self, File};
 use std::time::Duration;
 
 use slackwater::{ErrorKind, Tunables};
-use slackwater_backends::Rule;
 use slackwater_fuse::Errno;
 use slackwater_mount::UmountRequest;
 use slackwater_mount::tenants::TenantBy;
+use slackwater_testkit::Rule;
 
 use crate::mapper::Mapper;
 use crate::programs::{until, wait};

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use slackwater::backend::Backend;
 use slackwater::{Engine, Memcg, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{DirBackend, Fault, FaultControl, SystemClock};
+use slackwater_backends::{DirBackend, SystemClock};
 use slackwater_fuse::mount::{MountOptions, unmount};
 use slackwater_fuse::{Pool, PoolOptions};
 use slackwater_mount::tenants::{TenantBy, TenantConfig, Tenants};
 use slackwater_mount::{MountedError, MountedVolume, Progress, Tenancy, UmountRequest};
+use slackwater_testkit::{Fault, FaultControl};
 
 use crate::programs::LONG;
 use crate::transport;
@@ -246,14 +247,6 @@ fn new_source() -> (PathBuf, PathBuf) {
 /// Makes a directory accessible to all users, whatever the umask.
 fn open_to_all(path: &Path) {
     fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-}
-
-/// Bytes that are not zero and differ from page to page.
-pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
-    let block: Vec<u8> = (0..4093).map(|i| (i / 7) as u8 ^ seed | 1).collect();
-    let mut bytes = block.repeat(len / block.len() + 1);
-    bytes.truncate(len);
-    bytes
 }
 
 #[track_caller]

@@ -7,11 +7,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater::Tunables;
-use slackwater_backends::Rule;
+use slackwater_testkit::{Rule, pattern};
 
 use crate::needs;
 use crate::programs::{LONG, until, wait};
-use crate::rig::{Rig, assert_same, pattern};
+use crate::rig::{Rig, assert_same};
 use crate::tenants::is_asleep_in_a_request;
 
 /// A volume's share is half of the arena: it is full after 4 MiB.

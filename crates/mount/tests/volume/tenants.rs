@@ -16,15 +16,16 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater::Tunables;
 use slackwater::backend::Backend;
-use slackwater_backends::{DirBackend, Rate, Rule};
+use slackwater_backends::DirBackend;
 use slackwater_host::cgroup::Hierarchy;
 use slackwater_mount::tenants::TenantBy;
 use slackwater_mount::{MountedError, UmountRequest};
+use slackwater_testkit::{Rate, Rule, pattern};
 
 use crate::cgroups::{Cgroup, memory, unified};
 use crate::needs;
 use crate::programs::{LONG, until, wait};
-use crate::rig::{Rig, TenantSetup, assert_same, pattern, within};
+use crate::rig::{Rig, TenantSetup, assert_same, within};
 
 const MIB: u64 = 1 << 20;
 /// The largest request.

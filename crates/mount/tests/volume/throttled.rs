@@ -9,11 +9,11 @@ use rustix::process::Uid;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::thread::set_thread_res_uid;
 use slackwater::Tunables;
-use slackwater_backends::Rule;
 use slackwater_mount::tenants::TenantBy;
+use slackwater_testkit::{Rule, pattern};
 
 use crate::programs::{LONG, in_own_process, until};
-use crate::rig::{Rig, TenantSetup, assert_same, pattern, within};
+use crate::rig::{Rig, TenantSetup, assert_same, within};
 
 const MIB: u64 = 1 << 20;
 /// Longer than any write or read takes that does not wait for the backend, even on a busy machine.
@@ -62,7 +62,7 @@ fn thousands_write() {
             let file = File::create(rig.file(number.to_string())).unwrap();
             let write = move || {
                 become_user(USER);
-                file.write_all_at(&pattern(number as u8, WRITE_BYTES), 0).unwrap();
+                file.write_all_at(&pattern(number as u64, WRITE_BYTES), 0).unwrap();
             };
             std::thread::Builder::new().stack_size(64 << 10).spawn(write).unwrap()
         })
@@ -98,7 +98,7 @@ fn thousands_write() {
     until("no writer waits", || (rig.mounted.parked_writes(), rig.mounted.paused_writes()) == (0, 0));
     rig.umount().unwrap();
     for number in 0..WRITERS {
-        assert_same(&fs::read(rig.stored(number.to_string())).unwrap(), &pattern(number as u8, WRITE_BYTES));
+        assert_same(&fs::read(rig.stored(number.to_string())).unwrap(), &pattern(number as u64, WRITE_BYTES));
     }
     assert_same(&fs::read(rig.stored("beside")).unwrap(), &pattern(9, 200 * 4096));
 }
@@ -143,7 +143,7 @@ fn limits_by_user_and_by_volume_apply_to_their_tenants_only() {
                 std::thread::spawn(move || {
                     become_user(user);
                     for part in 0..16 {
-                        file.write_all_at(&pattern(part as u8, MIB as usize), part * MIB).unwrap();
+                        file.write_all_at(&pattern(part, MIB as usize), part * MIB).unwrap();
                     }
                 })
             })
@@ -165,7 +165,7 @@ fn limits_by_user_and_by_volume_apply_to_their_tenants_only() {
         for name in ["limited", "other"] {
             let stored = fs::read(rig.stored(name)).unwrap();
             stored.chunks(MIB as usize).enumerate().for_each(|(part, found)| {
-                assert_same(found, &pattern(part as u8, MIB as usize));
+                assert_same(found, &pattern(part as u64, MIB as usize));
             });
             assert_eq!(stored.len() as u64, 16 * MIB);
         }

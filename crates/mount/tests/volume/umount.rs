@@ -13,12 +13,12 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
 };
-use slackwater_backends::Rule;
 use slackwater_fuse::mount::unmount;
 use slackwater_mount::{MountedError, Step, UmountRequest};
+use slackwater_testkit::{Rule, pattern};
 
 use crate::programs::{LONG, spawn, until, wait};
-use crate::rig::{Rig, assert_same, pattern, umount, within};
+use crate::rig::{Rig, assert_same, umount, within};
 
 fn holders(error: &MountedError) -> Vec<(u32, String)> {
     let MountedError::Busy { holders, .. } = error else { panic!("{error}") };
@@ -128,7 +128,7 @@ fn an_unmount_under_load_loses_nothing() {
             std::thread::sleep(Duration::from_millis(3).max(begun.elapsed() / 20));
             match File::options().write(true).create_new(true).open(path.join(format!("{number}"))) {
                 Ok(file) if path.join("marker").exists() || file.metadata().unwrap().dev() != dev_of(&path) => {
-                    file.write_all_at(&pattern(number as u8, 10_000), 0).unwrap();
+                    file.write_all_at(&pattern(number as u64, 10_000), 0).unwrap();
                     count.store(number + 1, Ordering::Release);
                 }
                 Ok(_) => return fs::remove_file(path.join(format!("{number}"))).unwrap(),
@@ -145,7 +145,7 @@ fn an_unmount_under_load_loses_nothing() {
     writer.join().unwrap();
     for number in 0..written.load(Ordering::Acquire) {
         let stored = fs::read(rig.stored(format!("{number}"))).unwrap_or_default();
-        assert_same(&stored, &pattern(number as u8, 10_000));
+        assert_same(&stored, &pattern(number as u64, 10_000));
     }
 }
 

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use slackwater_fuse::mount::unmount;
 use slackwater_mount::UmountRequest;
+use slackwater_testkit::pattern;
 
 use crate::programs::until;
-use crate::rig::{Rig, assert_same, pattern, within};
+use crate::rig::{Rig, assert_same, within};
 
 /// Adds a hook and counts its calls.
 fn count_calls(rig: &Rig) -> Arc<AtomicUsize> {

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater::Tunables;
-use slackwater_backends::Rule;
 use slackwater_fuse::PoolOptions;
 use slackwater_mount::{MountedError, UmountRequest};
+use slackwater_testkit::{Rule, pattern};
 
 use crate::needs;
 use crate::programs::{LONG, in_own_process, spawn, until, wait};
-use crate::rig::{Rig, assert_same, new_home, pattern, within};
+use crate::rig::{Rig, assert_same, new_home, within};
 use crate::tenants::is_asleep_in_a_request;
 
 /// A volume's share is half of the arena: it is full after 4 MiB.
@@ -129,7 +129,7 @@ fn parked_payload_is_bounded_and_written() {
     let writers: Vec<_> = (0..WRITERS)
         .map(|number| {
             let path = rig.file(number.to_string());
-            std::thread::spawn(move || fs::write(path, pattern(number as u8, 1 << 20)).unwrap())
+            std::thread::spawn(move || fs::write(path, pattern(number as u64, 1 << 20)).unwrap())
         })
         .collect();
     let full = VOLUME_BYTES - (1 << 20);
@@ -151,7 +151,7 @@ fn parked_payload_is_bounded_and_written() {
     until("no write is parked any more", || !is_parked(&rig));
     rig.umount().unwrap();
     for number in 0..WRITERS {
-        assert_same(&fs::read(rig.stored(number.to_string())).unwrap(), &pattern(number as u8, 1 << 20));
+        assert_same(&fs::read(rig.stored(number.to_string())).unwrap(), &pattern(number as u64, 1 << 20));
     }
 }
 

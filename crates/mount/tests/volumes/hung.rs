@@ -10,14 +10,15 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use slackwater_backends::{DirBackend, Rule};
+use slackwater_backends::DirBackend;
 use slackwater_fuse::mount::unmount;
 use slackwater_mount::{MountedError, UmountRequest};
+use slackwater_testkit::{Rule, pattern};
 
 use crate::mapper::Mapper;
 use crate::needs;
 use crate::programs::{LONG, in_own_process, spawn, until, wait};
-use crate::rig::{Rig, TestVolume, pattern, threads};
+use crate::rig::{Rig, TestVolume, threads};
 
 /// Longer than any call takes that does not wait for a hung source, even on a busy machine.
 const PROMPT: Duration = Duration::from_secs(20);
@@ -90,7 +91,7 @@ fn within(what: &str, work: impl FnOnce() + Send + 'static) -> Duration {
 }
 
 /// Writes, syncs, creates, renames, lists and removes. None of this may wait for the hung source.
-fn use_fully(volume: &TestVolume, seed: u8) {
+fn use_fully(volume: &TestVolume, seed: u64) {
     let mut file = File::create(volume.file("a")).unwrap();
     file.write_all(&pattern(seed, BYTES)).unwrap();
     file.sync_all().unwrap();

@@ -3,19 +3,19 @@
 use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
-use slackwater_backends::Rule;
+use slackwater_testkit::{Rule, pattern};
 
 use crate::programs::{LONG, in_own_process, spawn, until, wait};
-use crate::rig::{Rig, TestVolume, pattern, threads};
+use crate::rig::{Rig, TestVolume, threads};
 
-const VOLUMES: u8 = 20;
+const VOLUMES: u64 = 20;
 /// Callers are blocked on one volume out of this many.
-const WAITING: u8 = 10;
+const WAITING: u64 = 10;
 /// Larger than the volumes' dirty limit together.
 const ARENA_BYTES: u64 = 16 << 20;
 
 /// Creates, writes, reads, lists and removes.
-fn use_briefly(volume: &TestVolume, seed: u8) {
+fn use_briefly(volume: &TestVolume, seed: u64) {
     fs::create_dir(volume.file("d")).unwrap();
     fs::write(volume.file("d/a"), pattern(seed, 300_000)).unwrap();
     fs::rename(volume.file("d/a"), volume.file("a")).unwrap();

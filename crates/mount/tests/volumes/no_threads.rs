@@ -6,10 +6,10 @@ use std::sync::mpsc;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use slackwater::backend::MemBackend;
-use slackwater_backends::Rule;
+use slackwater_testkit::{Rule, pattern};
 
 use crate::programs::{in_own_process, spawn, until, wait};
-use crate::rig::{Rig, pattern, threads};
+use crate::rig::{Rig, threads};
 
 /// Twice the size of the cache.
 const BYTES: usize = 16 << 20;

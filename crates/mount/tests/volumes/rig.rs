@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use slackwater::backend::Backend;
 use slackwater::{Engine, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
-use slackwater_backends::{DirBackend, Fault, FaultControl, SystemClock};
+use slackwater_backends::{DirBackend, SystemClock};
 use slackwater_fuse::mount::{MountOptions, unmount};
 use slackwater_fuse::{Pool, PoolOptions};
 use slackwater_mount::{MountedError, MountedVolume, UmountRequest};
+use slackwater_testkit::{Fault, FaultControl};
 
 use crate::programs::LONG;
 
@@ -143,12 +144,4 @@ pub(crate) fn threads() -> BTreeMap<String, usize> {
 /// Number of descriptors of this process.
 pub(crate) fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
-/// Bytes that differ within each page and from page to page.
-pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
-    let block: Vec<u8> = (0..4093).map(|i| (i / 7) as u8 ^ seed | 1).collect();
-    let mut bytes = block.repeat(len / block.len() + 1);
-    bytes.truncate(len);
-    bytes
 }

@@ -3,9 +3,9 @@
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use slackwater::backend::{Backend, Call, Limits};
-use slackwater_backends::conformance_tests;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
+use slackwater_testkit::conformance_tests;
 use tokio::runtime::Handle;
 
 use crate::backend::Calls;

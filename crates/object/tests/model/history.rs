@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use slackwater::backend::{FallocateMode, NewNode, Removal, RenameMode};
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 use crate::tree::{Change, Id, ROOT, Tree};
 use crate::world::{Subject, World};

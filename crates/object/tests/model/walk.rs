@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use slackwater::backend::{Call, DirEntryPlus, Found, Node, NodeKind};
 use slackwater_arena::FRAME_BYTES;
-use slackwater_backends::conformance::{Answer, Volume};
+use slackwater_testkit::conformance::{Answer, Volume};
 
 use crate::tree::{Content, Seen};
 

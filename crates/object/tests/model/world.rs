@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use slackwater::ErrorKind;
 use slackwater::backend::{AttrChange, Backend, Call, Done, FileHandle, Found, Node, SyncScope, XattrMode};
-use slackwater_backends::conformance::{Answer, Volume};
+use slackwater_testkit::conformance::{Answer, Volume};
 
 use crate::history::{Dice, LARGE, PAGE, Tally};
 use crate::tree::{Change, Id, ROOT, Tree, difference, unlike_bytes};

@@ -11,10 +11,11 @@ use slackwater::{Engine, ErrorKind, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::SystemClock;
 use slackwater_object::{Location, ObjectBackend, OpenOptions, VolumeError};
+use slackwater_testkit::pattern;
 
 use crate::bucket::Bucket;
 use crate::mounted::{mount_tmpfs, mounted};
-use crate::rig::{ARENA_BYTES, TempDir, assert_same, create, pattern, read_all};
+use crate::rig::{ARENA_BYTES, TempDir, assert_same, create, read_all};
 use crate::volume::{Volume, slow};
 
 /// Runs a request to the bare store.

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use slackwater::backend::{NewNode, RenameMode};
 use slackwater::{ErrorKind, File, UmountError, UmountOptions};
 use slackwater_object::layers::{Failure, Rule};
+use slackwater_testkit::pattern;
 
-use crate::rig::{PAGE, assert_same, pattern};
+use crate::rig::{PAGE, assert_same};
 use crate::volume::{Volume, slow};
 
 /// At this age the backend commits by itself.

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use slackwater::{ErrorKind, Tunables, Written};
 use slackwater_object::layers::{Failure, Operation, Rule};
+use slackwater_testkit::pattern;
 
-use crate::rig::{PAGE, assert_same, eventually, fill, pattern, spawn, try_write, within};
+use crate::rig::{PAGE, assert_same, eventually, fill, spawn, try_write, within};
 use crate::volume::{Volume, fast, slow};
 
 /// A unit of this size is uploaded as a segment, and does not wait for a commit.

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use slackwater::backend::{Removal, RenameMode};
 use slackwater_object::layers::Operation;
+use slackwater_testkit::pattern;
 
-use crate::rig::{assert_same, eventually, pattern, spawn};
+use crate::rig::{assert_same, eventually, spawn};
 use crate::volume::{Volume, slow};
 
 /// PUTs of the background that may come between two counts.

@@ -2,8 +2,9 @@
 
 use slackwater::{File, WaitFor, WriteRequest, Written};
 use slackwater_object::layers::Rule;
+use slackwater_testkit::pattern;
 
-use crate::rig::{PAGE, pattern, within};
+use crate::rig::{PAGE, within};
 use crate::volume::{Volume, slow};
 
 #[test]

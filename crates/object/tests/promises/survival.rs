@@ -3,8 +3,9 @@
 use slackwater::backend::{NewNode, Removal, RenameMode};
 use slackwater::{ErrorKind, File};
 use slackwater_object::layers::{Failure, Rule};
+use slackwater_testkit::pattern;
 
-use crate::rig::{PAGE, assert_same, pattern};
+use crate::rig::{PAGE, assert_same};
 use crate::volume::{Volume, fast, slow};
 
 #[test]

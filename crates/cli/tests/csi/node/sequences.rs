@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use slackwater_backends::Random;
+use slackwater_testkit::Random;
 
 use crate::node::machine::{Call, Machine, TARGETS, Volume, wait_ended};
 use crate::node::model::Model;

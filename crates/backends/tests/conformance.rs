@@ -1,26 +1,19 @@
-//! The conformance suite on every backend and every layer, and on backends that break it.
+//! The conformance suite on directories, and on layers over one.
 
-mod broken;
 #[expect(dead_code, reason = "shared with the tests of the directory, which use all of it")]
-#[path = "../fixture/mod.rs"]
 mod fixture;
 
 use std::sync::Arc;
 
-use slackwater::backend::{Backend, Call, Limits, MemBackend};
-use slackwater_backends::{Delay, DirBackend, Fault, Rate, conformance_tests};
+use slackwater::backend::{Backend, Call, Limits};
+use slackwater_backends::DirBackend;
+use slackwater_testkit::{Delay, Fault, Rate, conformance_tests};
 
 use fixture::{TempDir, as_nobody};
-
-fn mem() -> Arc<dyn Backend> {
-    Arc::new(MemBackend::new())
-}
 
 fn open(dir: &TempDir) -> DirBackend {
     DirBackend::open(dir.path()).expect("it was just made")
 }
-
-conformance_tests!(memory, |rule| rule.check(MemBackend::new()));
 
 conformance_tests!(directory_on_disk, |rule| {
     let dir = TempDir::new();
@@ -60,17 +53,3 @@ conformance_tests!(directory_of_an_unprivileged_user, |rule| as_nobody(|parent| 
     let dir = TempDir::new_in(parent);
     rule.check(open(&dir));
 }));
-
-conformance_tests!(delay_of_nothing, |rule| rule.check(Delay::new(mem())));
-
-conformance_tests!(fault_without_rules, |rule| {
-    let (layer, _control) = Fault::new(mem());
-    rule.check(layer);
-});
-
-conformance_tests!(rate_that_never_limits, |rule| rule.check(Rate::new(mem(), u64::MAX)));
-
-conformance_tests!(stack_of_layers, |rule| {
-    let (fault, _control) = Fault::new(Arc::new(Rate::new(mem(), 1 << 40)));
-    rule.check(Delay::new(Arc::new(fault)));
-});

@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Limits, Node, NodeSupply};
 use slackwater::{BackendError, Clock, ErrorKind, NodeId};
+use slackwater_backends::SystemClock;
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::shim::Arc;
 
 use super::rule::{Effect, Rule, RuleId};
-use crate::{BACKEND, SystemClock};
+use crate::LAYER;
 
 /// Faults in front of a backend. Dropping it abandons the calls that are held.
 pub struct Fault {
@@ -77,7 +78,7 @@ struct State {
 impl Fault {
     /// A layer without faults yet, and its control.
     pub fn new(inner: Arc<dyn Backend>) -> (Self, FaultControl) {
-        let state = Mutex::new(BACKEND, State::default());
+        let state = Mutex::new(LAYER, State::default());
         let shared = Arc::new(Shared { inner, state, has_held: Condvar::new() });
         (Self { shared: shared.clone() }, FaultControl { shared })
     }

@@ -210,159 +210,6 @@ impl Volume {
         self.submit(call).wait().map_err(|error| error.kind())
     }
 
-    pub(crate) fn root(&self) -> Node {
-        self.ask(|done| Call::Root { done }).expect("a volume has a root").node
-    }
-
-    pub(crate) fn lookup(&self, dir: &Node, name: impl AsRef<OsStr>) -> Answer<Found> {
-        let (dir, name) = (dir.clone(), name.as_ref().into());
-        self.ask(|done| Call::Lookup { dir, name, done })
-    }
-
-    pub(crate) fn reopen(&self, handle: &FileHandle, id: NodeId) -> Answer<Found> {
-        let handle = handle.clone();
-        self.ask(|done| Call::Reopen { handle, id: Some(id), nameless: false, done })
-    }
-
-    pub(crate) fn attr(&self, node: &Node) -> Attr {
-        let node = node.clone();
-        self.ask(|done| Call::Getattr { node, done }).expect("an open node has attributes")
-    }
-
-    pub(crate) fn setattr(&self, node: &Node, change: AttrChange) -> Answer<Attr> {
-        let node = node.clone();
-        self.ask(|done| Call::Setattr { node, change, done })
-    }
-
-    pub(crate) fn resize(&self, node: &Node, size_bytes: u64) -> Answer<Attr> {
-        self.setattr(node, AttrChange { size_bytes: Some(size_bytes), ..AttrChange::default() })
-    }
-
-    pub(crate) fn make(&self, dir: &Node, name: impl AsRef<OsStr>, what: NewNode, mode: u32) -> Answer<Found> {
-        let (dir, name) = (dir.clone(), name.as_ref().into());
-        self.ask(|done| Call::Make { dir, name, what, mode, creator: None, done })
-    }
-
-    pub(crate) fn make_as(
-        &self,
-        dir: &Node,
-        name: impl AsRef<OsStr>,
-        what: NewNode,
-        mode: u32,
-        creator: Creator,
-    ) -> Answer<Found> {
-        let (dir, name, creator) = (dir.clone(), name.as_ref().into(), Some(creator));
-        self.ask(|done| Call::Make { dir, name, what, mode, creator, done })
-    }
-
-    pub(crate) fn tmpfile(&self, dir: &Node, mode: u32, creator: Option<Creator>) -> Answer<Found> {
-        let dir = dir.clone();
-        self.ask(|done| Call::Tmpfile { dir, mode, creator, done })
-    }
-
-    pub(crate) fn file(&self, dir: &Node, name: impl AsRef<OsStr>) -> Node {
-        self.make(dir, name, NewNode::File, 0o644).expect("a file can be made").node
-    }
-
-    pub(crate) fn directory(&self, dir: &Node, name: impl AsRef<OsStr>) -> Node {
-        self.make(dir, name, NewNode::Directory, 0o755).expect("a directory can be made").node
-    }
-
-    pub(crate) fn link(&self, node: &Node, dir: &Node, name: impl AsRef<OsStr>) -> Answer<Attr> {
-        let (node, dir, name) = (node.clone(), dir.clone(), name.as_ref().into());
-        self.ask(|done| Call::Link { node, dir, name, done })
-    }
-
-    pub(crate) fn remove(&self, dir: &Node, name: impl AsRef<OsStr>, removal: Removal) -> Answer<()> {
-        self.removed(dir, name, removal).map(drop)
-    }
-
-    /// Removes a name as [`Volume::remove`] does, but returns the node that had it.
-    pub(crate) fn removed(&self, dir: &Node, name: impl AsRef<OsStr>, removal: Removal) -> Answer<Found> {
-        let (dir, name) = (dir.clone(), name.as_ref().into());
-        self.ask(|done| Call::Remove { dir, name, removal, done })
-    }
-
-    pub(crate) fn rename(&self, from: (&Node, &str), to: (&Node, &str), mode: RenameMode) -> Answer<()> {
-        self.rename_os((from.0, from.1.as_ref()), (to.0, to.1.as_ref()), mode)
-    }
-
-    pub(crate) fn rename_os(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), mode: RenameMode) -> Answer<()> {
-        let ((from_dir, from), (to_dir, to)) = ((from.0.clone(), from.1.into()), (to.0.clone(), to.1.into()));
-        self.ask(|done| Call::Rename { from_dir, from, to_dir, to, mode, done })
-    }
-
-    pub(crate) fn readlink(&self, node: &Node) -> Answer<OsString> {
-        let node = node.clone();
-        self.ask(|done| Call::Readlink { node, done })
-    }
-
-    pub(crate) fn readdir(&self, node: &Node, cookie: u64) -> Answer<Vec<DirEntry>> {
-        let node = node.clone();
-        self.ask(|done| Call::Readdir { node, cookie, done })
-    }
-
-    pub(crate) fn readdir_plus(&self, node: &Node, cookie: u64) -> Answer<Vec<DirEntryPlus>> {
-        let node = node.clone();
-        self.ask(|done| Call::ReaddirPlus { node, cookie, done })
-    }
-
-    pub(crate) fn getxattr(&self, node: &Node, name: impl AsRef<OsStr>) -> Answer<Vec<u8>> {
-        let (node, name) = (node.clone(), name.as_ref().into());
-        self.ask(|done| Call::Getxattr { node, name, done })
-    }
-
-    pub(crate) fn setxattr(&self, node: &Node, name: impl AsRef<OsStr>, value: &[u8], mode: XattrMode) -> Answer<Attr> {
-        let (node, name, value) = (node.clone(), name.as_ref().into(), value.to_vec());
-        self.ask(|done| Call::Setxattr { node, name, value, mode, done })
-    }
-
-    pub(crate) fn listxattr(&self, node: &Node) -> Answer<Vec<OsString>> {
-        let node = node.clone();
-        self.ask(|done| Call::Listxattr { node, done })
-    }
-
-    pub(crate) fn removexattr(&self, node: &Node, name: impl AsRef<OsStr>) -> Answer<Attr> {
-        let (node, name) = (node.clone(), name.as_ref().into());
-        self.ask(|done| Call::Removexattr { node, name, done })
-    }
-
-    pub(crate) fn fallocate(&self, node: &Node, mode: FallocateMode, offset: u64, len: u64) -> Answer<Attr> {
-        let (node, offset_bytes, len_bytes) = (node.clone(), offset, len);
-        self.ask(|done| Call::Fallocate { node, mode, offset_bytes, len_bytes, done })
-    }
-
-    pub(crate) fn seek(&self, node: &Node, offset_bytes: u64, whence: SeekWhence) -> Answer<Option<u64>> {
-        let node = node.clone();
-        self.ask(|done| Call::Seek { node, offset_bytes, whence, done })
-    }
-
-    /// All entries, by as many calls as it takes.
-    pub(crate) fn entries(&self, node: &Node) -> Vec<DirEntry> {
-        let mut entries: Vec<DirEntry> = Vec::new();
-        loop {
-            let cookie = entries.last().map_or(0, |entry| entry.cookie);
-            let more = self.readdir(node, cookie).expect("a directory can be read");
-            if more.is_empty() {
-                return entries;
-            }
-            entries.extend(more);
-        }
-    }
-
-    pub(crate) fn sync(&self, node: &Node, scope: SyncScope) -> Answer<()> {
-        let node = node.clone();
-        self.ask(|done| Call::Sync { node, scope, done })
-    }
-
-    pub(crate) fn sync_volume(&self) -> Answer<()> {
-        self.ask(|done| Call::SyncVolume { done })
-    }
-
-    pub(crate) fn statfs(&self) -> Statfs {
-        self.ask(|done| Call::Statfs { done }).expect("a volume has a size")
-    }
-
     /// Submits a write of `bytes`. Its frames are in reverse order, so that each is a slice of its own.
     ///
     /// # Panics
@@ -380,17 +227,6 @@ impl Volume {
         let (node, len_bytes) = (node.clone(), bytes.len());
         let pending = self.submit(|done| Call::Write(WriteUnit::detached(node, offset_bytes, gather, len_bytes, done)));
         PendingUnit { pending, arena: self.arena.clone(), frames }
-    }
-
-    pub(crate) fn write(&self, node: &Node, offset_bytes: u64, bytes: &[u8]) -> Answer<usize> {
-        self.submit_write(node, offset_bytes, bytes).wait().0
-    }
-
-    /// Writes all of `bytes`, in units.
-    pub(crate) fn fill(&self, node: &Node, bytes: &[u8]) {
-        for (number, unit) in (0..).zip(bytes.chunks(1 << 20)) {
-            assert_eq!(self.write(node, number << 20, unit), Ok(unit.len()));
-        }
     }
 
     /// Reads whole pages from `offset_bytes` on; the answer ends where the file does.
@@ -422,6 +258,179 @@ impl Volume {
     }
 }
 
+/// The calls of a backend, one method each, which submits the call and waits for its answer.
+#[allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    reason = "a method has the name, the arguments and the errors of its call; without a `Result`, it panics on an error"
+)]
+impl Volume {
+    pub fn root(&self) -> Node {
+        self.ask(|done| Call::Root { done }).expect("a volume has a root").node
+    }
+
+    pub fn lookup(&self, dir: &Node, name: impl AsRef<OsStr>) -> Answer<Found> {
+        let (dir, name) = (dir.clone(), name.as_ref().into());
+        self.ask(|done| Call::Lookup { dir, name, done })
+    }
+
+    pub fn reopen(&self, handle: &FileHandle, id: NodeId) -> Answer<Found> {
+        let handle = handle.clone();
+        self.ask(|done| Call::Reopen { handle, id: Some(id), nameless: false, done })
+    }
+
+    pub fn attr(&self, node: &Node) -> Attr {
+        let node = node.clone();
+        self.ask(|done| Call::Getattr { node, done }).expect("an open node has attributes")
+    }
+
+    pub fn setattr(&self, node: &Node, change: AttrChange) -> Answer<Attr> {
+        let node = node.clone();
+        self.ask(|done| Call::Setattr { node, change, done })
+    }
+
+    pub fn resize(&self, node: &Node, size_bytes: u64) -> Answer<Attr> {
+        self.setattr(node, AttrChange { size_bytes: Some(size_bytes), ..AttrChange::default() })
+    }
+
+    pub fn make(&self, dir: &Node, name: impl AsRef<OsStr>, what: NewNode, mode: u32) -> Answer<Found> {
+        let (dir, name) = (dir.clone(), name.as_ref().into());
+        self.ask(|done| Call::Make { dir, name, what, mode, creator: None, done })
+    }
+
+    pub fn make_as(
+        &self,
+        dir: &Node,
+        name: impl AsRef<OsStr>,
+        what: NewNode,
+        mode: u32,
+        creator: Creator,
+    ) -> Answer<Found> {
+        let (dir, name, creator) = (dir.clone(), name.as_ref().into(), Some(creator));
+        self.ask(|done| Call::Make { dir, name, what, mode, creator, done })
+    }
+
+    pub fn tmpfile(&self, dir: &Node, mode: u32, creator: Option<Creator>) -> Answer<Found> {
+        let dir = dir.clone();
+        self.ask(|done| Call::Tmpfile { dir, mode, creator, done })
+    }
+
+    pub fn file(&self, dir: &Node, name: impl AsRef<OsStr>) -> Node {
+        self.make(dir, name, NewNode::File, 0o644).expect("a file can be made").node
+    }
+
+    pub fn directory(&self, dir: &Node, name: impl AsRef<OsStr>) -> Node {
+        self.make(dir, name, NewNode::Directory, 0o755).expect("a directory can be made").node
+    }
+
+    pub fn link(&self, node: &Node, dir: &Node, name: impl AsRef<OsStr>) -> Answer<Attr> {
+        let (node, dir, name) = (node.clone(), dir.clone(), name.as_ref().into());
+        self.ask(|done| Call::Link { node, dir, name, done })
+    }
+
+    pub fn remove(&self, dir: &Node, name: impl AsRef<OsStr>, removal: Removal) -> Answer<()> {
+        self.removed(dir, name, removal).map(drop)
+    }
+
+    /// Removes a name as [`Volume::remove`] does, but returns the node that had it.
+    pub fn removed(&self, dir: &Node, name: impl AsRef<OsStr>, removal: Removal) -> Answer<Found> {
+        let (dir, name) = (dir.clone(), name.as_ref().into());
+        self.ask(|done| Call::Remove { dir, name, removal, done })
+    }
+
+    pub fn rename(&self, from: (&Node, &str), to: (&Node, &str), mode: RenameMode) -> Answer<()> {
+        self.rename_os((from.0, from.1.as_ref()), (to.0, to.1.as_ref()), mode)
+    }
+
+    pub fn rename_os(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), mode: RenameMode) -> Answer<()> {
+        let ((from_dir, from), (to_dir, to)) = ((from.0.clone(), from.1.into()), (to.0.clone(), to.1.into()));
+        self.ask(|done| Call::Rename { from_dir, from, to_dir, to, mode, done })
+    }
+
+    pub fn readlink(&self, node: &Node) -> Answer<OsString> {
+        let node = node.clone();
+        self.ask(|done| Call::Readlink { node, done })
+    }
+
+    pub fn readdir(&self, node: &Node, cookie: u64) -> Answer<Vec<DirEntry>> {
+        let node = node.clone();
+        self.ask(|done| Call::Readdir { node, cookie, done })
+    }
+
+    pub fn readdir_plus(&self, node: &Node, cookie: u64) -> Answer<Vec<DirEntryPlus>> {
+        let node = node.clone();
+        self.ask(|done| Call::ReaddirPlus { node, cookie, done })
+    }
+
+    pub fn getxattr(&self, node: &Node, name: impl AsRef<OsStr>) -> Answer<Vec<u8>> {
+        let (node, name) = (node.clone(), name.as_ref().into());
+        self.ask(|done| Call::Getxattr { node, name, done })
+    }
+
+    pub fn setxattr(&self, node: &Node, name: impl AsRef<OsStr>, value: &[u8], mode: XattrMode) -> Answer<Attr> {
+        let (node, name, value) = (node.clone(), name.as_ref().into(), value.to_vec());
+        self.ask(|done| Call::Setxattr { node, name, value, mode, done })
+    }
+
+    pub fn listxattr(&self, node: &Node) -> Answer<Vec<OsString>> {
+        let node = node.clone();
+        self.ask(|done| Call::Listxattr { node, done })
+    }
+
+    pub fn removexattr(&self, node: &Node, name: impl AsRef<OsStr>) -> Answer<Attr> {
+        let (node, name) = (node.clone(), name.as_ref().into());
+        self.ask(|done| Call::Removexattr { node, name, done })
+    }
+
+    pub fn fallocate(&self, node: &Node, mode: FallocateMode, offset: u64, len: u64) -> Answer<Attr> {
+        let (node, offset_bytes, len_bytes) = (node.clone(), offset, len);
+        self.ask(|done| Call::Fallocate { node, mode, offset_bytes, len_bytes, done })
+    }
+
+    pub fn seek(&self, node: &Node, offset_bytes: u64, whence: SeekWhence) -> Answer<Option<u64>> {
+        let node = node.clone();
+        self.ask(|done| Call::Seek { node, offset_bytes, whence, done })
+    }
+
+    /// All entries, by as many calls as it takes.
+    pub fn entries(&self, node: &Node) -> Vec<DirEntry> {
+        let mut entries: Vec<DirEntry> = Vec::new();
+        loop {
+            let cookie = entries.last().map_or(0, |entry| entry.cookie);
+            let more = self.readdir(node, cookie).expect("a directory can be read");
+            if more.is_empty() {
+                return entries;
+            }
+            entries.extend(more);
+        }
+    }
+
+    pub fn sync(&self, node: &Node, scope: SyncScope) -> Answer<()> {
+        let node = node.clone();
+        self.ask(|done| Call::Sync { node, scope, done })
+    }
+
+    pub fn sync_volume(&self) -> Answer<()> {
+        self.ask(|done| Call::SyncVolume { done })
+    }
+
+    pub fn statfs(&self) -> Statfs {
+        self.ask(|done| Call::Statfs { done }).expect("a volume has a size")
+    }
+
+    pub fn write(&self, node: &Node, offset_bytes: u64, bytes: &[u8]) -> Answer<usize> {
+        self.submit_write(node, offset_bytes, bytes).wait().0
+    }
+
+    /// Writes all of `bytes`, in units.
+    pub fn fill(&self, node: &Node, bytes: &[u8]) {
+        for (number, unit) in (0..).zip(bytes.chunks(1 << 20)) {
+            assert_eq!(self.write(node, number << 20, unit), Ok(unit.len()));
+        }
+    }
+}
+
 impl PendingUnit {
     /// Waits for the number of bytes moved; and for the bytes of the frames, unless the unit is `Abandoned`: its frames
     /// stay with the backend.
@@ -437,21 +446,12 @@ impl PendingUnit {
     }
 }
 
-/// Bytes that differ by page and by seed; the first and last byte of each page differ from the others.
-pub(crate) fn pattern(seed: u8, len_bytes: usize) -> Vec<u8> {
-    let mut bytes = vec![seed; len_bytes];
-    for (number, page) in bytes.chunks_mut(FRAME_BYTES).enumerate() {
-        page[0] = number as u8;
-        page[page.len() - 1] = !(number as u8);
-    }
-    bytes
-}
-
 /// The user of the calling thread, without a umask.
-pub(crate) fn myself() -> Creator {
+pub fn myself() -> Creator {
     Creator { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), umask: 0 }
 }
 
-pub(crate) fn is_root() -> bool {
+/// Whether the calling thread runs as root.
+pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -3,13 +3,13 @@
 use slackwater::backend::Call;
 use slackwater::{ErrorKind, NodeId};
 
-use crate::random::Random;
+use crate::Random;
 
 /// A kind of fault. Built from its effect; without further conditions, it strikes every call.
 ///
 /// ```
 /// use slackwater::ErrorKind;
-/// use slackwater_backends::Rule;
+/// use slackwater_testkit::Rule;
 ///
 /// let third_write = Rule::fail(ErrorKind::NoSpace).on("write").nth(3);
 /// let flaky_reads = Rule::fail(ErrorKind::Io).on("read").chance(0.01, 42);

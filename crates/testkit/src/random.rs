@@ -1,4 +1,4 @@
-//! A small random number generator, so that a seed repeats a run of faults, a test or an experiment.
+//! A small random number generator, so that a seed repeats a run of faults, a test or an experiment; and bytes from it.
 
 /// SplitMix64: passes the usual tests, takes a nanosecond, and accepts any seed.
 #[derive(Clone, Debug)]
@@ -34,6 +34,19 @@ impl Random {
             items.swap(last, self.below(last as u64 + 1) as usize);
         }
     }
+}
+
+/// Bytes that differ from seed to seed and from sector to sector; never zero, so that none looks like a hole.
+pub fn pattern(seed: u64, len_bytes: usize) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    let mut word = || (random.next() | 0x0101_0101_0101_0101).to_le_bytes();
+    let sector: Vec<u8> = (0..64).flat_map(|_| word()).collect();
+    let mut bytes = sector.repeat(len_bytes / sector.len() + 1);
+    for sector in bytes.chunks_mut(sector.len()) {
+        sector[..8].copy_from_slice(&word());
+    }
+    bytes.truncate(len_bytes);
+    bytes
 }
 
 #[cfg(test)]

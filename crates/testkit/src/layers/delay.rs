@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use slackwater::Clock;
 use slackwater::backend::{Backend, Call, Limits, Node, NodeSupply};
+use slackwater_backends::SystemClock;
 use slackwater_sync::shim::Arc;
 
 use super::timer::Timer;
-use crate::SystemClock;
 
 /// Fixed latency in front of a backend. Dropping it abandons the calls it still holds.
 pub struct Delay {

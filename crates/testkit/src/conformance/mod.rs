@@ -1,19 +1,9 @@
 //! A test suite for backends: one rule for each property of the contract in [`slackwater::backend`].
 //!
-//! Available with the feature `conformance`. [`conformance_tests`](crate::conformance_tests) makes a `#[test]` of each
-//! rule, in a module of the name given:
-//!
-//! ```
-//! use slackwater::backend::MemBackend;
-//! use slackwater_backends::conformance_tests;
-//!
-//! conformance_tests!(memory, |rule| rule.check(MemBackend::new()));
-//! # fn main() {}
-//! ```
-//!
-//! The closure runs once per rule and makes a new backend each time, whose volume must be empty. Files that the backend
-//! uses may be removed when `check` returns. A broken rule panics with the name of the rule, the call at which it
-//! broke, and the calls before it with their answers.
+//! [`conformance_tests`](crate::conformance_tests) makes a `#[test]` of each rule, in a module of the name given. Its
+//! closure runs once per rule and makes a new backend each time, whose volume must be empty. Files that the backend uses
+//! may be removed when `check` returns. A broken rule panics with the name of the rule, the call at which it broke, and
+//! the calls before it with their answers.
 //!
 //! Other tests of a backend can make their calls through a [`Volume`].
 //!
@@ -37,7 +27,7 @@ use slackwater::backend::{Backend, Call};
 use slackwater_sync::shim::Arc;
 
 use volume::Lacking;
-pub use volume::{Answer, Pending, PendingUnit, Volume};
+pub use volume::{Answer, Pending, PendingUnit, Volume, is_root, myself};
 
 /// A property that every backend must have.
 #[derive(Copy, Clone)]

@@ -3,7 +3,8 @@
 use slackwater::ErrorKind;
 use slackwater::backend::{FallocateMode, NewNode, Node, SeekWhence};
 
-use super::volume::{Volume, pattern};
+use super::volume::Volume;
+use crate::pattern;
 
 const MIB: u64 = 1 << 20;
 const MODES: [FallocateMode; 5] = [

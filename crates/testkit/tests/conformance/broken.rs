@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use slackwater::ErrorKind;
 use slackwater::backend::{Backend, Call, Limits, MemBackend, RenameMode};
-use slackwater_backends::conformance::RULES;
+use slackwater_testkit::conformance::RULES;
 
 /// `MemBackend` with a defect: calls pass through `alter`, and those that it takes are never made.
 struct Broken {
@@ -32,7 +32,7 @@ impl Backend for Broken {
 
 /// The rules that a backend breaks, with their messages.
 fn broken_rules(alter: fn(Call) -> Option<Call>, lacks: fn(&Call) -> bool) -> Vec<(&'static str, String)> {
-    let broken = |rule: &slackwater_backends::conformance::Rule| {
+    let broken = |rule: &slackwater_testkit::conformance::Rule| {
         let check = || rule.check_without(Broken::new(alter), lacks);
         let panic = catch_unwind(AssertUnwindSafe(check)).err()?;
         Some((rule.name(), panic.downcast_ref::<String>().expect("a message").clone()))

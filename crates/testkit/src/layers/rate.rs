@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use slackwater::backend::{Backend, Call, Limits, Node, NodeSupply};
 use slackwater::{Clock, Tick};
+use slackwater_backends::SystemClock;
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
 
 use super::timer::Timer;
-use crate::{BACKEND, SystemClock};
+use crate::LAYER;
 
 /// Limited throughput in front of a backend. Dropping it abandons the calls it still holds.
 pub struct Rate {
@@ -39,7 +40,7 @@ impl Rate {
             bytes_per_s,
             burst: Duration::ZERO,
             latency: Duration::ZERO,
-            paid_until: Mutex::new(BACKEND, Tick(0)),
+            paid_until: Mutex::new(LAYER, Tick(0)),
             timer: Timer::new(),
         }
     }

@@ -3,13 +3,14 @@
 use slackwater::backend::{AttrChange, NewNode, Node, NodeKind, Removal, SyncScope};
 use slackwater::{ErrorKind, NodeId, Timestamp};
 
-use super::volume::{PendingUnit, Volume, is_root, pattern};
+use super::volume::{PendingUnit, Volume, is_root};
+use crate::pattern;
 
 pub(super) fn bytes_written_are_read_back_at_every_length(volume: &Volume) {
     let root = volume.root();
     for len in [1, 511, 4095, 4096, 4097, 65_535, 65_536, 70_001, (1 << 20) - 1, 1 << 20] {
         let file = volume.file(&root, format!("{len}"));
-        let bytes = pattern(len as u8, len);
+        let bytes = pattern(len as u64, len);
         assert_eq!(volume.write(&file, 0, &bytes), Ok(len));
         assert_eq!(volume.attr(&file).size_bytes, len as u64);
         assert_eq!(volume.read(&file, 0, len.next_multiple_of(4096)).as_deref(), Ok(&bytes[..]));
@@ -35,7 +36,7 @@ pub(super) fn an_overwrite_keeps_the_size(volume: &Volume) {
     let mut bytes = pattern(1, 300_000);
     volume.fill(&file, &bytes);
     for (at, len) in [(0, 10), (4096, 100_000), (65_536, 131_072), (299_008, 992)] {
-        let new = pattern(at as u8 | 1, len);
+        let new = pattern(at as u64, len);
         assert_eq!(volume.write(&file, at as u64, &new), Ok(len));
         bytes[at..at + len].copy_from_slice(&new);
         assert_eq!(volume.attr(&file).size_bytes, 300_000);
@@ -79,7 +80,7 @@ pub(super) fn a_read_stops_at_the_end_of_the_file(volume: &Volume) {
 pub(super) fn concurrent_units_on_one_file_do_not_interfere(volume: &Volume) {
     let file = volume.file(&volume.root(), "file");
     let units = u64::from(volume.backend.limits().units_in_flight.min(8));
-    let bytes = |unit: u64| pattern(unit as u8 * 7, 1 << 20);
+    let bytes = |unit: u64| pattern(unit, 1 << 20);
     // From the end, so that all but the first write into a hole.
     let flying: Vec<PendingUnit> =
         (0..units).rev().map(|unit| volume.submit_write(&file, unit << 20, &bytes(unit))).collect();

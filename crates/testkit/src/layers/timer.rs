@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use slackwater::{Clock, Tick};
+use slackwater_backends::SystemClock;
 use slackwater_sync::lock::{Condvar, Mutex};
 use slackwater_sync::shim::{Arc, thread};
 
-use crate::{BACKEND, SystemClock};
+use crate::LAYER;
 
 /// How long the thread waits for the next job before it ends.
 const IDLE: Duration = Duration::from_secs(10);
@@ -40,7 +41,7 @@ impl Timer {
     }
 
     fn with_idle(idle: Duration) -> Self {
-        let shared = Shared { state: Mutex::new(BACKEND, State::default()), changed: Condvar::new(), idle };
+        let shared = Shared { state: Mutex::new(LAYER, State::default()), changed: Condvar::new(), idle };
         Self { shared: Arc::new(shared) }
     }
 
