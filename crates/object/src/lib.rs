@@ -45,7 +45,7 @@ pub use volume::{
 pub use store::{Environment, Location, StoreCheck, check_store};
 pub use writer::Holder;
 
-/// Layers around a store, for [`Location::layered`]: they count requests, delay them, or let them fail.
+/// Layers around a store, for [`Location::layered`]: they count requests, or let them fail.
 pub mod layers {
-    pub use crate::store::{Count, Counts, Delay, Failure, Fault, Layer, Layered, Operation, Patience, Request, Rule};
+    pub use crate::store::{Count, Counts, Failure, Fault, Layer, Layered, Operation, Patience, Request, Rule};
 }

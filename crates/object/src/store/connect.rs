@@ -52,7 +52,7 @@ pub(super) fn connect(location: &Location) -> Result<Arc<dyn ObjectStore>, Volum
             let builder = builder.with_bucket_name(bucket).with_retry(no_retries());
             Arc::new(builder.build().map_err(object_error)?)
         }
-        Place::Azure { container, .. } => {
+        Place::Azure { container } => {
             let builder = MicrosoftAzureBuilder::new().with_client_options(client());
             let builder = builder.with_http_connector(Connector::default());
             let builder =

@@ -125,7 +125,7 @@ pub(super) fn advice(location: &Location, failure: Failure) -> Option<String> {
                 format!("Make the bucket (aws s3 mb s3://{bucket}{at}), or correct the URL or AWS_ENDPOINT_URL")
             }
             Place::Gcs { bucket } => format!("Make the bucket (gcloud storage buckets create gs://{bucket})"),
-            Place::Azure { container, .. } => {
+            Place::Azure { container } => {
                 format!("Make the container (az storage container create --name {container})")
             }
             Place::File { .. } | Place::Memory { .. } => return None,

@@ -20,7 +20,7 @@ use crate::volume::VolumeError;
 #[derive(Clone)]
 pub struct Location {
     place: Place,
-    /// Below the place; for [`Place::File`] the directory as text, for comparisons only.
+    /// Below the place; for [`Place::File`] the directory as text.
     prefix: Path,
     environment: Environment,
     layer: Option<Layer>,
@@ -29,8 +29,8 @@ pub struct Location {
 
 type Layer = Arc<dyn Fn(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> + Send + Sync>;
 
-/// A place that holds objects. Two equal ones are the same bucket.
-#[derive(Clone, Eq, PartialEq, Debug)]
+/// A place that holds objects.
+#[derive(Clone)]
 pub(super) enum Place {
     S3 {
         bucket: String,
@@ -41,7 +41,6 @@ pub(super) enum Place {
     },
     Azure {
         container: String,
-        account: Option<String>,
     },
     /// A directory of this machine, without symbolic links.
     File {
@@ -52,9 +51,6 @@ pub(super) enum Place {
         name: String,
     },
 }
-
-/// An arena's volume table has 128 bytes per name.
-const IDENTITY_BYTES: usize = 120;
 
 impl Location {
     /// Parses a URL, with the environment of this process.
@@ -120,7 +116,7 @@ impl Location {
                 Place::S3 { bucket, endpoint }
             }
             "gs" => Place::Gcs { bucket },
-            _ => Place::Azure { container: bucket, account: account(&environment) },
+            _ => Place::Azure { container: bucket },
         };
         Ok(Self::new(place, parse_prefix(url, prefix)?, environment))
     }
@@ -187,35 +183,6 @@ impl Location {
         Self { patience: Some(patience), ..self }
     }
 
-    /// A name for this place, of at most 120 bytes: equal for two locations exactly if they mean the same place.
-    pub fn identity(&self) -> String {
-        let owner = match &self.place {
-            Place::S3 { endpoint: owner, .. } | Place::Azure { account: owner, .. } => owner.as_deref(),
-            Place::Gcs { .. } | Place::File { .. } | Place::Memory { .. } => None,
-        };
-        let full = match owner {
-            Some(owner) => format!("{self}@{owner}"),
-            None => self.to_string(),
-        };
-        if full.len() <= IDENTITY_BYTES {
-            return full;
-        }
-        let mut end = IDENTITY_BYTES - 33;
-        while !full.is_char_boundary(end) {
-            end -= 1;
-        }
-        format!("{}~{:032x}", &full[..end], fnv1a_128(full.as_bytes()))
-    }
-
-    /// Whether one of the two places is in the other, or both are the same.
-    pub fn overlaps(&self, other: &Self) -> bool {
-        let is_one_place = match (&self.place, &other.place) {
-            (Place::File { .. }, Place::File { .. }) => true,
-            (one, another) => one == another,
-        };
-        is_one_place && (self.prefix.prefix_matches(&other.prefix) || other.prefix.prefix_matches(&self.prefix))
-    }
-
     /// The directory of a `file:` volume, which nothing may be mounted over.
     pub fn local_directory(&self) -> Option<&FsPath> {
         match &self.place {
@@ -258,20 +225,12 @@ impl Location {
     }
 }
 
-impl PartialEq for Location {
-    fn eq(&self, other: &Self) -> bool {
-        self.place == other.place && self.prefix == other.prefix
-    }
-}
-
-impl Eq for Location {}
-
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, bucket) = match &self.place {
             Place::S3 { bucket, .. } => ("s3://", bucket.as_str()),
             Place::Gcs { bucket } => ("gs://", bucket.as_str()),
-            Place::Azure { container, .. } => ("az://", container.as_str()),
+            Place::Azure { container } => ("az://", container.as_str()),
             Place::File { .. } => return write!(f, "file:///{}", self.prefix),
             Place::Memory { name } => ("memory:", name.as_str()),
         };
@@ -338,13 +297,6 @@ fn variables_of_scheme(scheme: &str) -> &'static str {
     }
 }
 
-fn account(environment: &Environment) -> Option<String> {
-    ["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME"]
-        .iter()
-        .find_map(|name| environment.get(name))
-        .map(str::to_owned)
-}
-
 /// `path` without symbolic links in the part of it that exists.
 fn resolve(path: &FsPath) -> PathBuf {
     let existing = path.ancestors().find_map(|ancestor| Some((ancestor, ancestor.canonicalize().ok()?)));
@@ -356,13 +308,6 @@ fn resolve(path: &FsPath) -> PathBuf {
         },
         None => path.to_owned(),
     }
-}
-
-/// The 128-bit hash of Fowler, Noll and Vo: the same in every version of this program.
-fn fnv1a_128(bytes: &[u8]) -> u128 {
-    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
 }
 
 #[cfg(test)]
@@ -393,7 +338,7 @@ mod tests {
         ];
         for (url, text) in same {
             assert_eq!(place(url).to_string(), text);
-            assert_eq!(place(&place(url).to_string()), place(url), "{url}");
+            assert_eq!(place(text).to_string(), text, "{url}");
         }
     }
 
@@ -434,50 +379,12 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_is_short_and_distinguishes_places() {
-        let at = |url: &str, endpoint: &str| {
-            Location::parse_in(url, Environment::of([("AWS_ENDPOINT_URL", endpoint)])).expect("a good URL").identity()
-        };
-        let long = format!("s3://bucket/{}", "x".repeat(300));
-        let identities = [
-            place("s3://bucket/x").identity(),
-            at("s3://bucket/x", "http://one"),
-            at("s3://bucket/x", "http://two"),
-            place(&long).identity(),
-            place(&format!("{long}y")).identity(),
-        ];
-        for (index, identity) in identities.iter().enumerate() {
-            assert!(identity.len() <= IDENTITY_BYTES, "{identity}");
-            assert!(!identities[..index].contains(identity), "{identity}");
-        }
-    }
-
-    #[test]
-    fn places_overlap_if_one_holds_the_other() {
-        let pairs = [
-            ("s3://b/x", "s3://b/x", true),
-            ("s3://b/x", "s3://b/x/y", true),
-            ("s3://b", "s3://b/x", true),
-            ("s3://b/x", "s3://b/xy", false),
-            ("s3://b/x", "s3://c/x", false),
-            ("s3://b/x", "gs://b/x", false),
-            ("file:///nowhere/a", "file:///nowhere/a/b", true),
-            ("file:///nowhere/a", "file:///nowhere/ab", false),
-            ("memory:a", "memory:a/b", true),
-            ("memory:a", "memory:b", false),
-        ];
-        for (one, other, expected) in pairs {
-            assert_eq!(place(one).overlaps(&place(other)), expected, "{one} {other}");
-            assert_eq!(place(other).overlaps(&place(one)), expected, "{other} {one}");
-        }
-    }
-
-    #[test]
     fn a_symbolic_link_to_a_directory_is_the_same_place() {
         let base = std::env::temp_dir().join(format!("slackwater-location-{}", std::process::id()));
         std::fs::create_dir_all(base.join("real")).expect("a scratch directory");
         std::os::unix::fs::symlink(base.join("real"), base.join("link")).expect("a link");
-        let (real, link) = ["real", "link"].map(|name| place(&format!("file://{}/{name}/new", base.display()))).into();
+        let (real, link) =
+            ["real", "link"].map(|name| place(&format!("file://{}/{name}/new", base.display())).to_string()).into();
         assert_eq!(real, link);
         std::fs::remove_dir_all(base).expect("ours");
     }

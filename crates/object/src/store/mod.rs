@@ -10,7 +10,6 @@
 mod classify;
 mod connect;
 mod count;
-mod delay;
 mod doctor;
 mod environment;
 mod errors;
@@ -37,7 +36,6 @@ use slackwater_sync::shim::Arc;
 pub(crate) use classify::classify;
 pub(crate) use connect::make_place;
 pub use count::{Count, Counts};
-pub use delay::Delay;
 pub use doctor::{StoreCheck, check_store};
 pub use environment::Environment;
 pub(crate) use errors::{explain, fenced, is_missing, of_database, of_store, reason};

@@ -1,16 +1,13 @@
 //! The layers themselves.
 
-use std::time::Duration;
-
 use futures::TryStreamExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode};
 use slackwater_sync::shim::Arc;
-use tokio::time::Instant;
 
 use crate::store::classify::classify;
-use crate::store::{Count, Delay, Failure, Fault, Layered, Operation, Rule};
+use crate::store::{Count, Failure, Fault, Layered, Operation, Rule};
 
 fn faulty() -> (Arc<Fault>, Layered<Fault>) {
     let fault = Arc::new(Fault::new());
@@ -41,23 +38,6 @@ async fn requests_and_bytes_are_counted_by_kind() {
     fault.add(Rule::fail(Failure::Server).next(1));
     store.head(&path).await.expect_err("it fails");
     assert_eq!(count.counts().since(&counts).failed, 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_delay_is_a_latency_and_a_bandwidth_per_request() {
-    let delay = Delay::new(Duration::from_millis(10)).on(Operation::Head, Duration::ZERO).bandwidth(1000);
-    let store = Layered::new(Arc::new(delay), Arc::new(InMemory::new()));
-    let start = Instant::now();
-    let put = |name: &'static str| {
-        let store = &store;
-        async move { store.put(&Path::from(name), vec![0; 100].into()).await }
-    };
-    futures::try_join!(put("a"), put("b")).expect("stored");
-    assert_eq!(start.elapsed(), Duration::from_millis(110), "at the same time");
-    store.get(&Path::from("a")).await.expect("there").bytes().await.expect("all of it");
-    assert_eq!(start.elapsed(), Duration::from_millis(220));
-    store.head(&Path::from("a")).await.expect("there");
-    assert_eq!(start.elapsed(), Duration::from_millis(220));
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::store::{Environment, Failure, Location, Patience, Store, StoreCheck, 
 
 /// Every text that a user or a log may see of a failure.
 async fn texts(location: &Location) -> String {
-    let mut all = format!("{location} {location:?} {} ", location.identity());
+    let mut all = format!("{location} {location:?} ");
     let store = match Store::connect(location, None) {
         Ok(store) => store,
         Err(error) => return format!("{all} {error} {error:?}"),
