@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! E1. Without `volume.json` there is no volume. So what an interrupted deletion leaves is never mounted.
-//! E2. `deleted.json` says that what is left belongs to a volume that was deleted. [`crate::opened::make`] deletes it first:
+//! E2. `deleted.json` says that what is left belongs to a volume that was deleted. [`mkfs`](crate::mkfs) deletes it first:
 //!     a new volume must not begin with the metadata of an old one.
 //! E3. Until the last object is gone, the claim keeps others from making or opening a volume here. A process that lost
 //!     the volume earlier is fenced by nothing after that: a prefix should not be used again while one may be alive.
@@ -21,11 +21,12 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt};
 
 use crate::clock;
+use crate::error::VolumeError;
 use crate::format::{DELETED_OBJECT, VOLUME_OBJECT};
-use crate::opened::{META_FOLDER, refused};
+use crate::runtime;
 use crate::segments;
 use crate::store::{Failure, Location, Store, classify, explain};
-use crate::volume::VolumeError;
+use crate::tree::FOLDER as TREE_FOLDER;
 use crate::writer::{Claims, FOLDER as CLAIMS_FOLDER};
 
 /// Objects that are deleted together.
@@ -33,14 +34,25 @@ const DELETED_TOGETHER: usize = 1000;
 /// Objects are listed again until none is found: a process that has lost the volume may still write some.
 const PASSES_MAX: u32 = 16;
 
-/// Deletes a volume, or what is left of one. It is no error if there is none.
+/// Deletes a volume and all of its objects, or what an interrupted deletion has left. It is no error if there is none.
+/// Once the first object is deleted, no process can open the volume.
 ///
 /// # Errors
-/// A process has the volume, or the store failed. After a failure of the store, the volume may be gone in part.
-pub(crate) async fn delete(location: &Location) -> Result<(), VolumeError> {
+/// A process has the volume for writing: nothing is deleted then. Or the store failed, and the call can be repeated.
+///
+/// # Blocking
+/// For the store, until all objects are deleted.
+pub fn delete(location: &Location) -> Result<(), VolumeError> {
+    runtime::block_on(delete_at(location))
+}
+
+/// The work of [`delete`], in the runtime.
+///
+/// # Errors
+/// As [`delete`].
+pub(crate) async fn delete_at(location: &Location) -> Result<(), VolumeError> {
     let failed = |error: Error| explain(location, "delete", &error);
-    let directory = location.local_directory();
-    if directory.is_some_and(is_gone) {
+    if location.is_gone() {
         return Ok(());
     }
     let store = Store::connect(location, None)?.hasty;
@@ -49,12 +61,12 @@ pub(crate) async fn delete(location: &Location) -> Result<(), VolumeError> {
         || is_interrupted(&*store).await.map_err(failed)?
         || claims.exist().await.map_err(failed)?;
     if is_here {
-        let claim = claims.acquire(false, clock::unix_ms()).await.map_err(|error| refused(location, error))?;
-        claim.confirm(clock::unix_ms()).await.map_err(|error| refused(location, error))?;
+        let claim = claims.acquire(false, clock::unix_ms()).await.map_err(|error| error.at(location))?;
+        claim.confirm(clock::unix_ms()).await.map_err(|error| error.at(location))?;
         delete_all(&*store).await.map_err(failed)?;
     }
-    if let Some(directory) = directory {
-        for folder in [META_FOLDER, segments::FOLDER, CLAIMS_FOLDER] {
+    if let Some(directory) = location.local_directory() {
+        for folder in [TREE_FOLDER, segments::FOLDER, CLAIMS_FOLDER] {
             remove_empty(&directory.join(folder));
         }
         let _ = fs::remove_dir(directory);
@@ -71,7 +83,7 @@ async fn delete_all(store: &dyn ObjectStore) -> Result<(), Error> {
     let [volume, deleted] = [VOLUME_OBJECT, DELETED_OBJECT].map(Path::from);
     store.put(&deleted, b"{}\n".as_slice().into()).await?;
     remove(store, &volume).await?; // E1
-    for folder in [META_FOLDER, segments::FOLDER] {
+    for folder in [TREE_FOLDER, segments::FOLDER] {
         delete_folder(store, &Path::from(folder)).await?;
     }
     remove(store, &deleted).await?;
@@ -113,12 +125,6 @@ async fn exists(store: &dyn ObjectStore, object: &str) -> Result<bool, Error> {
         Err(error) if classify(&error) == Failure::NotFound => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Whether a `file:` volume has no directory any more. If the directory above is missing too, the disk may not be
-/// mounted: the store then reports it.
-pub(crate) fn is_gone(directory: &FsPath) -> bool {
-    !directory.exists() && directory.parent().is_some_and(FsPath::exists)
 }
 
 /// Removes a directory and those below it that have no files. Others stay, and do no harm.

@@ -218,7 +218,7 @@ mod tests {
     use slackwater::backend::Removal;
 
     use super::*;
-    use crate::names::ROOT;
+    use crate::format::ROOT;
     use crate::runtime;
     use crate::tree::{Place, TreeOptions};
 

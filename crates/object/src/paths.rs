@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use crate::format::{Decode, Entries, Key};
-use crate::names::ROOT;
+use crate::format::{Decode, Entries, Key, ROOT};
 use crate::tree::View;
 
 /// A path has at most this many names: a cycle ends here.

@@ -5,8 +5,11 @@
 
 use std::io;
 
+use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::OnceLock;
 use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::error::VolumeError;
 
 /// Threads that run tasks. A request to a store needs little of them, so few serve many volumes.
 const WORKERS: usize = 3;
@@ -32,4 +35,18 @@ pub(crate) fn handle() -> io::Result<Handle> {
         Ok(runtime) => Ok(runtime.handle().clone()),
         Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
     }
+}
+
+/// Does `work` on these threads, for a call of a user of the crate.
+///
+/// # Errors
+/// Those of the work, or the threads could not be started.
+///
+/// # Blocking
+/// Until the work is done.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, VolumeError>>) -> Result<T, VolumeError> {
+    let runtime = handle().map_err(|error| {
+        VolumeError::Store(BackendError::new(ErrorKind::Io, format!("no threads for object volumes: {error}")))
+    })?;
+    runtime.block_on(work)
 }

@@ -43,7 +43,8 @@ pub(crate) struct Calls {
     tree: Arc<Tree>,
     nodes: Arc<OpenNodes>,
     reader: Reader,
-    writer: Writer,
+    /// `None`: the volume follows a writer elsewhere.
+    writer: Option<Writer>,
     runtime: Handle,
 }
 
@@ -55,7 +56,13 @@ enum Progress<T> {
 }
 
 impl Calls {
-    pub(crate) fn new(tree: Arc<Tree>, nodes: Arc<OpenNodes>, reader: Reader, writer: Writer, runtime: Handle) -> Self {
+    pub(crate) fn new(
+        tree: Arc<Tree>,
+        nodes: Arc<OpenNodes>,
+        reader: Reader,
+        writer: Option<Writer>,
+        runtime: Handle,
+    ) -> Self {
         Self { tree, nodes, reader, writer, runtime }
     }
 
@@ -165,11 +172,10 @@ impl Calls {
                 Ok(ino) => self.reader.read(ino, unit),
                 Err(error) => unit.complete(Err(error)),
             },
-            // Before anything is uploaded.
-            Call::Write(unit) if self.tree.is_reader() => unit.complete(Err(ErrorKind::ReadOnly.into())),
-            Call::Write(unit) => match self.nodes.file(unit.node()) {
-                Ok(ino) => self.writer.write(ino, unit),
-                Err(error) => unit.complete(Err(error)),
+            Call::Write(unit) => match (&self.writer, self.nodes.file(unit.node())) {
+                (None, _) => unit.complete(Err(ErrorKind::ReadOnly.into())),
+                (Some(writer), Ok(ino)) => writer.write(ino, unit),
+                (Some(_), Err(error)) => unit.complete(Err(error)),
             },
             Call::Sync { node, scope: _, done } => match self.nodes.hold(node) {
                 Ok(_) => self.commit(done),

@@ -59,7 +59,7 @@ impl Volume {
         let segments = Segments::new(store);
         let writer = Writer::new(Arc::clone(&tree), segments.clone(), runtime.clone());
         let reader = Reader::new(Arc::clone(&tree), segments, runtime.clone());
-        let calls = Calls::new(Arc::clone(&tree), nodes, reader, writer, runtime.clone());
+        let calls = Calls::new(Arc::clone(&tree), nodes, reader, Some(writer), runtime.clone());
         Self { calls, tree, memory, submitted: AtomicU64::new(0), runtime }
     }
 }

@@ -33,5 +33,5 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use fsck::fsck;
+pub use fsck::fsck;
 pub use report::{FsckFinding, FsckOptions, FsckReport, Severity};

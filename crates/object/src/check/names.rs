@@ -10,8 +10,7 @@ use crate::check::inodes::Nodes;
 use crate::check::problem::{Place, Problem};
 use crate::check::run::Findings;
 use crate::check::snapshot::Snapshot;
-use crate::format::{Decode, Entries, Entry, Key, hash_of_name};
-use crate::names::ROOT;
+use crate::format::{Decode, Entries, Entry, Key, ROOT, hash_of_name};
 use crate::paths::Paths;
 
 /// Reads all names of a snapshot, and counts them at their inodes. Returns the places of the inodes with errors so far.

@@ -10,9 +10,9 @@ use slackwater::backend::{NewNode, NodeKind};
 use crate::check::problem::{Place, Problem};
 use crate::contents::map;
 use crate::format::{
-    CHUNK_BYTES, Decode, Encode, Entries, Entry, Inode, Key, NAMES_PER_HASH, SegmentRecord, hash_of_name,
+    CHUNK_BYTES, Decode, Encode, Entries, Entry, Inode, Key, NAMES_PER_HASH, ROOT, SegmentRecord, hash_of_name,
 };
-use crate::names::{self, ROOT};
+use crate::names;
 use crate::tree::{Stop, View};
 
 /// The directory for what has lost its name.

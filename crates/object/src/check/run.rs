@@ -1,7 +1,6 @@
 //! The passes of a check in their order, and the rounds of a repair.
 
 use object_store::ObjectStore;
-use object_store::path::Path;
 use slackwater::BackendError;
 use slackwater_sync::shim::Arc;
 
@@ -14,8 +13,8 @@ use crate::check::report::{FINDINGS_MAX, FsckFinding, FsckReport};
 use crate::check::segments::Segments;
 use crate::check::snapshot::{Now, Snapshot};
 use crate::format::Key;
+use crate::progress::Progress;
 use crate::tree::{Counters, Tree};
-use crate::volume::Progress;
 
 /// A repair may show errors that were hidden before; after this many rounds it gives up.
 const ROUNDS_MAX: u32 = 100;
@@ -27,8 +26,6 @@ const PROGRESS_RECORDS: u64 = 1024;
 pub(crate) struct Subject {
     /// Rooted at the prefix of the volume.
     pub(crate) store: Arc<dyn ObjectStore>,
-    /// The folder of SlateDB's files.
-    pub(crate) tree: Path,
     /// The salt of [`hash_of_name`](crate::format::hash_of_name).
     pub(crate) salt: u64,
     /// Whether to read all data too.
@@ -126,7 +123,7 @@ async fn examine(
     subject: &Subject,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(FsckReport, Vec<Problem>), BackendError> {
-    let mut snapshot = Snapshot::open(subject.store.clone(), subject.tree.clone()).await?;
+    let mut snapshot = Snapshot::open(subject.store.clone()).await?;
     let result = examine_snapshot(subject, &mut snapshot, progress).await;
     snapshot.close().await;
     result
@@ -183,7 +180,7 @@ async fn drop_collected(subject: &Subject, findings: &mut Findings<'_>) -> Resul
     if !findings.problems.iter().any(is_lost) {
         return Ok(());
     }
-    let now = Now::open(subject.store.clone(), subject.tree.clone()).await?;
+    let now = Now::open(subject.store.clone()).await?;
     for problem in std::mem::take(&mut findings.problems) {
         if let Problem::LostExtent { ino, index, at, len, segment, .. } = problem
             && !now.uses(Key::Chunk { ino, index }, at..at + len, segment).await?

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::ObjectStore;
-use object_store::path::Path;
 use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::Arc;
 use slatedb::config::{DbReaderOptions, ScanOptions};
@@ -14,7 +13,7 @@ use slatedb::{DbIterator, DbReader, DbReaderMode};
 use crate::check::problem::Problem;
 use crate::format::{Chunk, Decode, Key, SegmentId, Source, VolumeKey};
 use crate::store::{is_missing, of_database};
-use crate::tree::Counters;
+use crate::tree::{Counters, FOLDER};
 
 /// How often a snapshot is taken anew because a writer changed the volume meanwhile.
 const ATTEMPTS: u32 = 100;
@@ -53,12 +52,12 @@ pub(super) fn failed(error: slatedb::Error) -> BackendError {
 }
 
 impl Snapshot {
-    /// Opens the tree in the folder `path`, and one state of it.
+    /// Opens the tree, and one state of it.
     ///
     /// # Errors
     /// The store's; `Busy` if a writer makes it impossible.
-    pub(super) async fn open(store: Arc<dyn ObjectStore>, path: Path) -> Result<Self, BackendError> {
-        let reader = Arc::new(reader(store, path).await?);
+    pub(super) async fn open(store: Arc<dyn ObjectStore>) -> Result<Self, BackendError> {
+        let reader = Arc::new(reader(store).await?);
         for _ in 0..ATTEMPTS {
             let before = counters(&reader).await?;
             let of_tag = |tag: u8| records(&reader, tag, tag + 1);
@@ -103,8 +102,8 @@ pub(super) struct Now(DbReader);
 impl Now {
     /// # Errors
     /// The store's.
-    pub(super) async fn open(store: Arc<dyn ObjectStore>, path: Path) -> Result<Self, BackendError> {
-        Ok(Self(reader(store, path).await?))
+    pub(super) async fn open(store: Arc<dyn ObjectStore>) -> Result<Self, BackendError> {
+        Ok(Self(reader(store).await?))
     }
 
     /// Whether a part of this range of a chunk is in a segment.
@@ -127,14 +126,14 @@ impl Now {
 }
 
 /// Opens a tree in the state that it has now.
-async fn reader(store: Arc<dyn ObjectStore>, path: Path) -> Result<DbReader, BackendError> {
+async fn reader(store: Arc<dyn ObjectStore>) -> Result<DbReader, BackendError> {
     let options = DbReaderOptions {
         // It does not follow the writer.
         manifest_poll_interval: Duration::from_secs(86_400),
         object_store_max_retries: Some(0),
         ..DbReaderOptions::default()
     };
-    let reader = DbReader::builder(path, store).with_reader_mode(DbReaderMode::FollowLatest).with_options(options);
+    let reader = DbReader::builder(FOLDER, store).with_reader_mode(DbReaderMode::FollowLatest).with_options(options);
     reader.build().await.map_err(failed)
 }
 

@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use slackwater::ErrorKind;
 use slackwater::backend::{Creator, NewNode};
 
-use crate::format::{Encode, Entry, Inode, Key, Orphan};
+use crate::format::{Encode, Entry, Inode, Key, Orphan, ROOT};
 use crate::names::acl::{self, ACCESS, DEFAULT};
 use crate::names::flags::{self, INHERITED};
 use crate::names::{
-    LINKS_MAX, Numbered, ROOT, change_inode, check_name, directory_with_a_name, entries, inode, is_directory,
-    put_inode, touch_directory, xattrs,
+    LINKS_MAX, Numbered, change_inode, check_name, directory_with_a_name, entries, inode, is_directory, put_inode,
+    touch_directory, xattrs,
 };
 use crate::tree::{Stop, View};
 

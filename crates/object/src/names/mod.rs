@@ -29,10 +29,9 @@ use std::os::unix::ffi::OsStrExt;
 use slackwater::backend::{FileHandle, NodeKind};
 use slackwater::{ErrorKind, NodeId, Timestamp};
 
-use crate::format::{Corrupt, Decode, Encode, Inode, Key};
+use crate::format::{Corrupt, Decode, Encode, Inode, Key, ROOT};
 use crate::tree::{Stop, View};
 
-pub(crate) use crate::format::ROOT;
 pub(crate) use attributes::{attr_of, check_file, setattr, statfs};
 pub(crate) use create::{link, make, make_root, tmpfile};
 pub(crate) use flags::{check_unprotected, getflags, setflags};

@@ -5,12 +5,12 @@ use std::ffi::OsStr;
 use slackwater::ErrorKind;
 use slackwater::backend::RenameMode;
 
-use crate::format::{Corrupt, Key};
+use crate::format::{Corrupt, Key, ROOT};
 use crate::names::create::{S_IFMT, enter, make_whiteout};
 use crate::names::remove::{leave, lose_name};
 use crate::names::{
-    Numbered, ROOT, change_inode, check_name, corrupt, directory, directory_with_a_name, entries, find, flags,
-    is_directory, referred_inode,
+    Numbered, change_inode, check_name, corrupt, directory, directory_with_a_name, entries, find, flags, is_directory,
+    referred_inode,
 };
 use crate::tree::{Stop, View};
 

@@ -17,8 +17,8 @@ use crate::format::{Collected, Decode, Key, SegmentId, VolumeKey};
 use crate::segments::Segments;
 use crate::space::collect::{Limits, collect, remove_dead};
 use crate::space::compact::{Compacted, Compactor};
+use crate::space::report::{GcOptions, GcReport};
 use crate::tree::Tree;
-use crate::volume::{GcOptions, GcReport};
 
 /// Readers that are less than this behind find all that they need (G3). No upload takes so long (G2).
 const GRACE: Duration = Duration::from_secs(3600);

@@ -7,10 +7,11 @@ use slackwater::BackendError;
 
 use crate::clock;
 use crate::format::{Collected, Encode, Key, SegmentId, SegmentPlace, VolumeKey};
+use crate::progress::Progress;
 use crate::segments::{Segments, id_of};
 use crate::space::records::{self, Segment};
+use crate::space::report::{GcOptions, GcReport};
 use crate::tree::{Tree, View};
-use crate::volume::{GcOptions, GcReport, Progress};
 
 /// Objects that are removed together.
 const REMOVED_TOGETHER: usize = 1000;

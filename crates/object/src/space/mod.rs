@@ -23,8 +23,10 @@ mod collect;
 mod compact;
 mod gc;
 mod records;
+mod report;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use background::start;
-pub(crate) use gc::gc;
+pub use gc::gc;
+pub use report::{GcOptions, GcReport};

@@ -14,7 +14,7 @@ use crate::segments::id_of;
 use crate::space::collect::{Limits, collect};
 use crate::space::compact::{Compacted, Compactor};
 use crate::space::records;
-use crate::volume::{GcOptions, GcReport};
+use crate::space::report::{GcOptions, GcReport};
 
 const MIB: usize = 1 << 20;
 const NOW: GcOptions = GcOptions { dry_run: false, grace: Duration::ZERO };

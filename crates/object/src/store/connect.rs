@@ -21,7 +21,7 @@ use super::http::Connector;
 use super::location::{Location, Place};
 use super::profile;
 use super::profile_keys::ProfileKeys;
-use crate::volume::VolumeError;
+use crate::error::VolumeError;
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

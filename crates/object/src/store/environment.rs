@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 use slackwater_sync::shim::Arc;
 
-use crate::volume::VolumeError;
+use crate::error::VolumeError;
 
 /// A copy of the variables that matter to object stores. Its [`Debug`](fmt::Debug) form has their names only.
 #[derive(Clone, Default)]

@@ -12,7 +12,7 @@ use super::classify::{NoAnswer, NotFromStore, Truncated, classify, element, find
 use super::connect::needs_role;
 use super::failure::Failure;
 use super::location::{Location, Place, variables_of};
-use crate::volume::VolumeError;
+use crate::error::VolumeError;
 
 impl Failure {
     /// The kind under which the engine and programs see a failure.

@@ -11,7 +11,7 @@ use super::connect::needs_machine;
 use super::environment::Environment;
 use super::patience::Patience;
 use super::profile;
-use crate::volume::VolumeError;
+use crate::error::VolumeError;
 
 /// The place of a volume: a bucket or directory, and a prefix in it. Its text never has credentials.
 ///
@@ -189,6 +189,12 @@ impl Location {
             Place::File { directory } => Some(directory),
             Place::S3 { .. } | Place::Gcs { .. } | Place::Azure { .. } | Place::Memory { .. } => None,
         }
+    }
+
+    /// Whether a `file:` volume has no directory any more. If the directory above is missing too, the disk may not be
+    /// mounted: the store then reports it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.local_directory().is_some_and(|path| !path.exists() && path.parent().is_some_and(FsPath::exists))
     }
 
     pub(super) fn place(&self) -> &Place {

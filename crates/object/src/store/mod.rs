@@ -25,7 +25,7 @@ mod profile_keys;
 mod request;
 mod retry;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod time;
 
 use bytes::Bytes;
@@ -46,7 +46,8 @@ pub use patience::Patience;
 pub use request::{Layer, Layered, Operation, Request};
 use retry::Retry;
 
-use crate::volume::VolumeError;
+use crate::error::VolumeError;
+use crate::runtime;
 
 /// An open store. Clones share it.
 #[derive(Clone, Debug)]
@@ -83,6 +84,25 @@ impl Store {
     pub(crate) fn counts(&self) -> Counts {
         self.count.counts()
     }
+}
+
+/// The names directly below a place, each of which may be the prefix of a volume. None if there is no such place; that of a
+/// directory which is missing with the one above is not known, since its disk may not be mounted.
+///
+/// # Errors
+/// The store failed.
+///
+/// # Blocking
+/// For the store: one request for a thousand names.
+pub fn names_below(location: &Location) -> Result<Vec<String>, VolumeError> {
+    if location.is_gone() {
+        return Ok(Vec::new());
+    }
+    let listed = runtime::block_on(async {
+        let store = Store::connect(location, None)?.hasty;
+        store.list_with_delimiter(None).await.map_err(|error| explain(location, "list", &error))
+    })?;
+    Ok(listed.common_prefixes.iter().filter_map(|prefix| Some(prefix.filename()?.to_owned())).collect())
 }
 
 /// Makes an object whose content is like no other's. False if there is another object of this name.

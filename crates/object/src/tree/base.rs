@@ -9,7 +9,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use object_store::ObjectStore;
-use object_store::path::Path;
 use parking_lot::RwLock;
 use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::Arc;
@@ -21,7 +20,7 @@ use tokio::time::timeout;
 use crate::format::Key;
 use crate::segments::Segments;
 use crate::store::{fenced, of_database};
-use crate::tree::{block_cache, settings};
+use crate::tree::{FOLDER, block_cache, settings};
 
 /// How long the tasks of SlateDB may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
@@ -33,12 +32,11 @@ const REOPENINGS: u32 = 4;
 /// Finds out whether this process still has the volume. Its error is `Stale` if not.
 pub(crate) type Guard = Arc<dyn Fn() -> BoxFuture<'static, Result<(), BackendError>> + Send + Sync>;
 
-/// Where the tree of a volume is.
+/// Where a writer opens the tree of a volume.
 #[derive(Clone)]
 pub(crate) struct Place {
+    /// Rooted at the prefix of the volume.
     pub(crate) store: Arc<dyn ObjectStore>,
-    /// The folder of SlateDB's files.
-    pub(crate) path: Path,
     /// Whether the store can replace an object on the condition that it is unchanged.
     pub(crate) has_if_match: bool,
     /// Asked before and after each opening, since to open the tree fences the process that has it.
@@ -50,13 +48,12 @@ impl Place {
     /// The place of a volume that no other process wants.
     pub(crate) fn alone(store: Arc<dyn ObjectStore>) -> Self {
         let guard: Guard = Arc::new(|| Box::pin(async { Ok(()) }));
-        Self { store, path: Path::from("meta"), has_if_match: true, guard }
+        Self { store, has_if_match: true, guard }
     }
 }
 
 /// See the [module documentation](self).
 pub(super) struct Base {
-    place: Place,
     segments: Segments,
     source: Source,
     /// Held while it is opened again.
@@ -71,7 +68,10 @@ pub(super) struct Base {
 /// How SlateDB is open.
 #[expect(clippy::large_enum_variant, reason = "there is one per volume")]
 enum Source {
-    Writer(RwLock<Db>),
+    Writer {
+        place: Place,
+        db: RwLock<Db>,
+    },
     /// Open for reading; follows the writer.
     Reader(DbReader),
 }
@@ -81,21 +81,20 @@ impl Base {
     ///
     /// # Errors
     /// The store's.
-    pub(super) async fn follow(place: Place, age: Duration) -> Result<Self, BackendError> {
-        let reader = DbReader::builder(place.path.clone(), place.store.clone())
+    pub(super) async fn follow(store: Arc<dyn ObjectStore>, age: Duration) -> Result<Self, BackendError> {
+        let reader = DbReader::builder(FOLDER, store.clone())
             // Nothing is written: a reader needs no permission to write, and does not disturb the writer. Files that the
             // reader still needs are kept for an hour; if it sleeps for longer, its calls fail until it has caught up.
             .with_reader_mode(DbReaderMode::FollowLatest)
             .with_db_cache(block_cache::new(), 0)
             .with_options(settings::reader(age));
         let source = Source::Reader(reader.build().await.map_err(|error| of_database(&error))?);
-        Ok(Self::with(place, source, 0))
+        Ok(Self::with(store, source, 0))
     }
 
-    fn with(place: Place, source: Source, epoch: u64) -> Self {
+    fn with(store: Arc<dyn ObjectStore>, source: Source, epoch: u64) -> Self {
         Self {
-            segments: Segments::new(place.store.clone()),
-            place,
+            segments: Segments::new(store),
             source,
             reopening: tokio::sync::Mutex::new(()),
             epoch,
@@ -116,7 +115,7 @@ impl Base {
     pub(super) async fn open(place: Place) -> Result<Self, BackendError> {
         let db = build(&place).await?;
         let epoch = db.manifest().writer_epoch();
-        Ok(Self::with(place, Source::Writer(RwLock::new(db)), epoch))
+        Ok(Self::with(place.store.clone(), Source::Writer { place, db: RwLock::new(db) }, epoch))
     }
 
     /// Names this writer among all writers of the volume.
@@ -130,7 +129,7 @@ impl Base {
     /// The store's.
     pub(super) async fn get(&self, key: Key) -> Result<Option<Bytes>, BackendError> {
         let found = match &self.source {
-            Source::Writer(_) => self.with_db(|db| async move { db.get(key.encode()).await }).await?,
+            Source::Writer { .. } => self.with_db(|db| async move { db.get(key.encode()).await }).await?,
             Source::Reader(reader) => reader.get(key.encode()).await.map_err(|error| of_database(&error))?,
         };
         // SlateDB returns a part of a block, and would keep all of it in memory.
@@ -149,7 +148,7 @@ impl Base {
     ) -> Result<Vec<(Key, Bytes)>, BackendError> {
         let range = (first.map(encoded), Bound::Included(encoded(last)));
         let pairs = match &self.source {
-            Source::Writer(_) => {
+            Source::Writer { .. } => {
                 self.with_db(|db| {
                     let range = range.clone();
                     async move { collect(db.scan_with_options(range, &settings::scan()).await?, limit).await }
@@ -213,7 +212,7 @@ impl Base {
     pub(super) async fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         match &self.source {
-            Source::Writer(db) => {
+            Source::Writer { db, .. } => {
                 let db = db.read().clone();
                 stop(&db).await;
             }
@@ -251,8 +250,9 @@ impl Base {
 
     /// The database, opened again if it is closed.
     async fn reopen(&self) -> Result<Db, BackendError> {
+        let Source::Writer { place, db: current } = &self.source else { return Err(ErrorKind::ReadOnly.into()) };
         let _one_at_a_time = self.reopening.lock().await;
-        let db = self.db()?;
+        let db = current.read().clone();
         match db.status().close_reason {
             None => return Ok(db),
             Some(_) if self.is_closed.load(Ordering::Acquire) => return Err(ErrorKind::NotMounted.into()),
@@ -262,14 +262,12 @@ impl Base {
             return Err(fenced());
         }
         stop(&db).await;
-        let db = build(&self.place).await.inspect_err(|error| {
+        let db = build(place).await.inspect_err(|error| {
             if error.kind() == ErrorKind::Stale {
                 self.give_up();
             }
         })?;
-        if let Source::Writer(current) = &self.source {
-            *current.write() = db.clone();
-        }
+        *current.write() = db.clone();
         Ok(db)
     }
 
@@ -285,7 +283,7 @@ impl Base {
 
     fn db(&self) -> Result<Db, BackendError> {
         match &self.source {
-            Source::Writer(db) => Ok(db.read().clone()),
+            Source::Writer { db, .. } => Ok(db.read().clone()),
             Source::Reader(_) => Err(ErrorKind::ReadOnly.into()),
         }
     }
@@ -293,7 +291,7 @@ impl Base {
 
 async fn build(place: &Place) -> Result<Db, BackendError> {
     (place.guard)().await?;
-    let builder = Db::builder(place.path.clone(), place.store.clone())
+    let builder = Db::builder(FOLDER, place.store.clone())
         .with_settings(settings::writer(place.has_if_match))
         .with_db_cache(block_cache::new(), 0)
         .with_sst_block_size(settings::BLOCK_SIZE);

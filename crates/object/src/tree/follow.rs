@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use object_store::ObjectStore;
 use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::{Arc, Weak};
 use tokio::runtime::Handle;
@@ -22,7 +23,7 @@ use parking_lot::Mutex;
 
 use crate::clock;
 use crate::format::{Decode, Key, VolumeKey};
-use crate::tree::base::{Base, Place};
+use crate::tree::base::Base;
 use crate::tree::cache::Cache;
 use crate::tree::counters::Counters;
 use crate::tree::state::{Mode, State};
@@ -37,8 +38,12 @@ impl Tree {
     ///
     /// # Errors
     /// The store's, or a tree that is corrupt or of a newer version.
-    pub(crate) async fn follow(place: Place, salt: u64, age: Duration) -> Result<Arc<Self>, BackendError> {
-        let base = Base::follow(place, age).await?;
+    pub(crate) async fn follow(
+        store: Arc<dyn ObjectStore>,
+        salt: u64,
+        age: Duration,
+    ) -> Result<Arc<Self>, BackendError> {
+        let base = Base::follow(store, age).await?;
         let counters = counters(&base).await?;
         let mut state = State::new(counters, counters.writer_epoch, salt);
         state.mode = Mode::Reader;
@@ -79,11 +84,6 @@ impl Tree {
         }
         sleep(self.follow_age).await;
         Ok(())
-    }
-
-    /// Whether it follows a writer. Then all changes fail with `ReadOnly`.
-    pub(crate) fn is_reader(&self) -> bool {
-        self.base.as_ref().is_some_and(|base| base.is_reader())
     }
 }
 

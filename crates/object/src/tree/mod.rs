@@ -60,6 +60,12 @@ use state::{Mode, State};
 use transaction::Transaction;
 pub(crate) use view::{Stop, View};
 
+/// The folder of SlateDB's files.
+pub(crate) const FOLDER: &str = "meta";
+/// Changes are in the store this long after they were made, at the latest.
+const COMMIT_AGE: Duration = Duration::from_secs(5);
+/// A sync fails if the store has not taken the data for this long. The data is kept.
+const SYNC_LIMIT: Duration = Duration::from_secs(30);
 /// Memory for committed values.
 const CACHE_BYTES: usize = 48 << 20;
 
@@ -76,6 +82,13 @@ pub(crate) struct TreeOptions {
     pub(crate) may_be_damaged: bool,
     /// Where the local log is.
     pub(crate) log: Option<LogPlace>,
+}
+
+impl TreeOptions {
+    /// The options of a tree without a local log, in a volume with this salt.
+    pub(crate) fn new(salt: u64) -> Self {
+        Self { salt, commit_age: COMMIT_AGE, sync_limit: SYNC_LIMIT, may_be_damaged: false, log: None }
+    }
 }
 
 /// The kind of the error of an open whose log must continue the stored state and does not. No other error of an open has
@@ -405,7 +418,7 @@ impl TreeOptions {
     /// Commits happen when the test says so.
     pub(crate) fn by_hand() -> Self {
         let (commit_age, sync_limit) = (Duration::from_secs(100_000), Duration::from_secs(60));
-        Self { salt: 7, commit_age, sync_limit, may_be_damaged: false, log: None }
+        Self { commit_age, sync_limit, ..Self::new(7) }
     }
 }
 

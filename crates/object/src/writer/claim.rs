@@ -9,8 +9,9 @@ use parking_lot::Mutex;
 use slackwater_sync::shim::Arc;
 use thiserror::Error;
 
-use crate::store::{create, reason};
-use crate::writer::holder::Holder;
+use crate::error::VolumeError;
+use crate::holder::Holder;
+use crate::store::{Location, create, explain, reason};
 use crate::writer::process::{Process, Token, start_ticks};
 use crate::writer::record::{Record, Standing};
 
@@ -31,6 +32,16 @@ pub(crate) enum ClaimError {
     /// Another process has it.
     #[error("{0}")]
     InUse(Holder),
+}
+
+impl ClaimError {
+    /// The error of a command that could not claim the volume at `location`, or give it back.
+    pub(crate) fn at(self, location: &Location) -> VolumeError {
+        match self {
+            Self::InUse(holder) => VolumeError::InUse(holder),
+            Self::Store(error) => explain(location, "claim", &error),
+        }
+    }
 }
 
 /// The claims of one volume.
@@ -165,7 +176,7 @@ impl Newest {
     }
 
     fn holder(&self, now_unix_ms: u64) -> Holder {
-        Holder::of(self.record.as_ref(), now_unix_ms)
+        self.record.as_ref().map_or(Holder::UNKNOWN, |record| record.holder(now_unix_ms))
     }
 }
 

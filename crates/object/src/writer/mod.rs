@@ -27,11 +27,7 @@
 //!     belongs to another claimant, and is respected. So of several that take over at once, one wins.
 
 mod claim;
-#[cfg(test)]
-mod fights;
-mod holder;
 mod process;
 mod record;
 
 pub(crate) use claim::{Claim, ClaimError, Claims, FOLDER, HEARTBEAT};
-pub use holder::Holder;

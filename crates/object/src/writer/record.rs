@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::holder::Holder;
 use crate::writer::process::{Life, Process, Token};
 
 /// The newest version of claims that this program reads. Programs that do not know keepers must not judge their claims, so
@@ -60,6 +61,19 @@ impl Record {
     /// `None` if the bytes are no claim, or one of a newer version.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok().filter(|record: &Self| record.version <= VERSION)
+    }
+
+    /// The holder, as people see it at this time.
+    pub(crate) fn holder(&self, now_unix_ms: u64) -> Holder {
+        let age = |unix_ms: u64| now_unix_ms.saturating_sub(unix_ms);
+        Holder {
+            // It comes from the store, and is shown on terminals.
+            host: Some(self.process.host.escape_debug().to_string()),
+            pid: self.process.pid,
+            since_unix_ms: self.since_unix_ms,
+            alive_age_ms: age(self.alive_unix_ms),
+            last_commit_age_ms: self.last_commit_unix_ms.map(age),
+        }
     }
 
     /// Whether the volume can be had, as `observer` sees it.
@@ -129,5 +143,36 @@ mod tests {
         let mut other = record();
         other.process.pid += 1;
         assert_eq!(other.standing(&me, |_| false, alive), Standing::Held, "another process may hold it");
+    }
+
+    #[test]
+    fn the_text_names_the_process_and_its_last_acts() {
+        let process = Process { host: "db1".into(), pid: 4711, ..Process::current() };
+        let record = Record::new(&Token::new(), process, 1_795_532_400_000);
+        let record = Record { last_commit_unix_ms: Some(1_795_532_400_000), ..record };
+        let holder = record.holder(1_795_532_400_000 + 200_000);
+        assert_eq!(
+            holder.to_string(),
+            "in use by pid 4711 on db1 since 2026-11-24 15:00:00 UTC (last sign of life 3 min ago, last commit 3 min \
+             ago)"
+        );
+    }
+
+    #[test]
+    fn a_host_cannot_command_a_terminal() {
+        let process = Process { host: "a\x1b[2Jb".into(), ..Process::current() };
+        let record = Record::new(&Token::new(), process, 0);
+        assert_eq!(record.holder(0).host.as_deref(), Some("a\\u{1b}[2Jb"));
+    }
+
+    #[test]
+    fn a_clock_ahead_of_ours_gives_an_age_of_zero() {
+        let holder = record().holder(0);
+        assert!(holder.to_string().ends_with("(last sign of life 0 s ago, no commit yet)"), "{holder}");
+    }
+
+    #[test]
+    fn an_unreadable_claim_has_a_text_too() {
+        assert_eq!(Holder::UNKNOWN.to_string(), "in use by a process whose claim this version cannot read");
     }
 }

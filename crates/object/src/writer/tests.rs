@@ -6,9 +6,11 @@ use std::process::{Command, Stdio};
 use async_trait::async_trait;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
+use slackwater_s3_server::{Answer, Script};
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::store::tests::{ANSWERED, s3};
 use crate::store::{Fault, Layer, Layered, Operation, Request, Rule};
 
 /// A directory that is removed at the end.
@@ -296,4 +298,18 @@ async fn of_writers_that_take_over_each_other_the_newest_claim_alone_commits() {
         assert!(commits.is_sorted(), "seed {seed}: an older claim committed after a newer one: {commits:?}");
         assert!(holders >= 1, "seed {seed}: the newest claimant has the volume in the end: {commits:?}");
     }
+}
+
+/// A volume whose claims cannot be listed is not a free one.
+#[tokio::test]
+async fn a_listing_that_is_none_does_not_free_a_volume() {
+    let (server, store) = s3(ANSWERED);
+    let claims = Claims::new(store.hasty.clone());
+    let held = claims.acquire(false, 0).await.expect("it is free");
+    server.script(Script::new(Answer::Status(200, "<html>login first</html>".into())).under("list-type"));
+    for take_over in [false, true] {
+        let error = claims.acquire(take_over, 0).await.expect_err("the claims are not known");
+        assert!(matches!(error, ClaimError::Store(_)), "{error}");
+    }
+    assert!(matches!(held.confirm(0).await, Err(ClaimError::Store(_))));
 }

@@ -4,8 +4,7 @@ use bytes::Bytes;
 
 use super::rig::{BIG_BYTES, Rig, block_on, change_inode, take_name};
 use crate::check::Severity;
-use crate::format::{Chunk, Decode, Encode, Entries, Entry, Key, SegmentId, VolumeKey};
-use crate::names::ROOT;
+use crate::format::{Chunk, Decode, Encode, Entries, Entry, Key, ROOT, SegmentId, VolumeKey};
 use crate::tree::Counters;
 
 #[test]

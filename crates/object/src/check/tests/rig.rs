@@ -22,9 +22,9 @@ use crate::check::run::{Subject, check, repair};
 use crate::check::{FsckReport, Severity};
 use crate::contents::map;
 use crate::format::{
-    Decode, Encode, Entries, Footer, Inode, Key, SegmentId, SegmentPlace, SegmentRecord, Stored, hash_of_name,
+    Decode, Encode, Entries, Footer, Inode, Key, ROOT, SegmentId, SegmentPlace, SegmentRecord, Stored, hash_of_name,
 };
-use crate::names::{self, ROOT};
+use crate::names;
 use crate::runtime;
 use crate::segments::{FOLDER, path_of};
 use crate::tree::{Place, Stop, Tree, TreeOptions, View};
@@ -116,7 +116,7 @@ impl Rig {
     }
 
     fn subject(&self, store: Arc<dyn ObjectStore>) -> Subject {
-        Subject { store, tree: self.place.path.clone(), salt: SALT, data: true }
+        Subject { store, salt: SALT, data: true }
     }
 
     /// Changes records without care.

@@ -6,8 +6,9 @@ use slackwater::ErrorKind;
 use slackwater::backend::{AttrChange, NewNode, XattrMode};
 
 use super::Names;
+use crate::format::ROOT;
+use crate::names;
 use crate::names::acl::{ACCESS, DEFAULT};
-use crate::names::{self, ROOT};
 
 const NO_ID: u32 = u32::MAX;
 

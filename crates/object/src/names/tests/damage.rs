@@ -8,8 +8,8 @@ use slackwater::ErrorKind;
 use slackwater::backend::{Removal, RenameMode};
 
 use super::Names;
-use crate::format::{Decode, Encode, Entries, Entry, FILE_BYTES_MAX, Inode, Key, Orphan, hash_of_name};
-use crate::names::{self, ROOT};
+use crate::format::{Decode, Encode, Entries, Entry, FILE_BYTES_MAX, Inode, Key, Orphan, ROOT, hash_of_name};
+use crate::names;
 use crate::tree::Counters;
 
 impl Names {

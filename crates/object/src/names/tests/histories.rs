@@ -13,7 +13,8 @@ use slackwater::backend::{
 use slackwater_sync::shim::Arc;
 
 use crate::contents::tests::rig::rounds;
-use crate::names::{self, Numbered, ROOT};
+use crate::format::ROOT;
+use crate::names::{self, Numbered};
 use crate::runtime;
 use crate::tree::{Place, Stop, Tree, TreeOptions, View};
 

@@ -11,8 +11,8 @@ use std::ffi::OsStr;
 use slackwater::ErrorKind;
 use slackwater::backend::{Creator, NewNode};
 
-use crate::format::Inode;
-use crate::names::{self, Numbered, ROOT};
+use crate::format::{Inode, ROOT};
+use crate::names::{self, Numbered};
 use crate::tree::{Stop, Tree, View};
 
 /// A volume in memory.

@@ -7,7 +7,8 @@ use slackwater::backend::{AttrChange, NewNode, Protection, Removal, RenameMode, 
 use slackwater::{ErrorKind, Timestamp};
 
 use super::Names;
-use crate::names::{self, ROOT};
+use crate::format::ROOT;
+use crate::names;
 
 const REFUSED: ErrorKind = ErrorKind::NotPermitted;
 

@@ -6,8 +6,8 @@ use slackwater::ErrorKind;
 use slackwater::backend::{Removal, XattrMode};
 
 use super::Names;
-use crate::format::{Key, Xattr};
-use crate::names::{self, ROOT};
+use crate::format::{Key, ROOT, Xattr};
+use crate::names;
 
 impl Names {
     fn set_xattr(&self, ino: u64, name: &str, value: &[u8]) -> Result<(), ErrorKind> {

@@ -11,8 +11,6 @@ use slackwater_s3_server::{Answer, Script, Server};
 use super::{ANSWERED, QUICK, environment, location, s3};
 use crate::store::classify::classify;
 use crate::store::{Failure, Location, Operation, Patience, Store, create, of_store};
-use crate::volume::ObjectBackend;
-use crate::writer::{ClaimError, Claims};
 
 fn path() -> Path {
     Path::from("seg/object")
@@ -204,29 +202,6 @@ async fn a_success_with_an_error_inside_is_a_failure() {
     assert_eq!(classify(&error), Failure::Server, "{error}");
     let text = of_store(&error).to_string();
     assert!(text.contains("not one of an object store"), "{text}");
-}
-
-/// A volume whose claims cannot be listed is not a free one.
-#[tokio::test]
-async fn a_listing_that_is_none_does_not_free_a_volume() {
-    let (server, store) = s3(ANSWERED);
-    let claims = Claims::new(store.hasty.clone());
-    let held = claims.acquire(false, 0).await.expect("it is free");
-    server.script(Script::new(Answer::Status(200, "<html>login first</html>".into())).under("list-type"));
-    for take_over in [false, true] {
-        let error = claims.acquire(take_over, 0).await.expect_err("the claims are not known");
-        assert!(matches!(error, ClaimError::Store(_)), "{error}");
-    }
-    assert!(matches!(held.confirm(0).await, Err(ClaimError::Store(_))));
-}
-
-#[test]
-fn a_volume_is_not_made_in_a_missing_bucket_and_the_command_for_one_is_named() {
-    let server = Server::start().expect("a server on loopback");
-    let nowhere =
-        Location::parse_in("s3://nowhere/volume", environment(&server)).expect("a good URL").patient(ANSWERED);
-    let text = ObjectBackend::mkfs(&nowhere).expect_err("there is no bucket").to_string();
-    assert!(text.contains("no such bucket") && text.contains("Make the bucket (aws s3 mb s3://nowhere"), "{text}");
 }
 
 #[tokio::test]

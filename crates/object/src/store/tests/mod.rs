@@ -20,7 +20,7 @@ const QUICK: Patience =
     Patience { attempt: Duration::from_millis(300), min_bytes_per_s: 1 << 20, request: Duration::from_secs(3) };
 
 /// The limits of [`QUICK`] for stores that answer: this machine may be slow.
-const ANSWERED: Patience = Patience { attempt: Patience::SHORT.attempt, ..QUICK };
+pub(crate) const ANSWERED: Patience = Patience { attempt: Patience::SHORT.attempt, ..QUICK };
 
 /// A store in memory behind faults, counts and retries.
 struct Rig {
@@ -37,7 +37,7 @@ fn rig(patience: Patience) -> Rig {
     Rig { memory, fault, count, store: Retry::new(counted, patience, true) }
 }
 
-fn environment(server: &Server) -> Environment {
+pub(crate) fn environment(server: &Server) -> Environment {
     let variables = server.environment();
     Environment::of(variables.each_ref().map(|(name, value)| (*name, value.as_str())))
 }
@@ -47,7 +47,7 @@ fn location(server: &Server, patience: Patience) -> Location {
 }
 
 /// A server and an open store on it. A test in which no request fails or hangs is patient: this machine may be slow.
-fn s3(patience: Patience) -> (Server, Store) {
+pub(crate) fn s3(patience: Patience) -> (Server, Store) {
     let server = Server::start().expect("a server on loopback");
     let store = Store::connect(&location(&server, patience), None).expect("good settings");
     (server, store)

@@ -5,9 +5,8 @@ use object_store::memory::InMemory;
 use slackwater_sync::shim::Arc;
 use slatedb::WriteBatch;
 
-use crate::format::{Encode, Key, SegmentPlace, SegmentRecord, VolumeKey};
+use crate::format::{Encode, Key, ROOT, SegmentPlace, SegmentRecord, VolumeKey};
 use crate::layers::{Fault, Layered, Operation, Rule};
-use crate::names::ROOT;
 use crate::tree::base::Base;
 use crate::tree::tests::rig::{Rig, all, block_on, delete, get, put, take_inos};
 use crate::tree::{Place, Tree, TreeOptions};

@@ -10,14 +10,15 @@ use slackwater_sync::shim::atomic::{AtomicUsize, Ordering};
 use tokio::time::sleep;
 
 use super::rig::{Rig, block_on};
+use crate::format::ROOT;
 use crate::layers::{Failure, Fault, Layered, Operation, Rule};
-use crate::names::{self, ROOT};
+use crate::names;
 use crate::tree::{Stop, Tree, View};
 
 const AGE: Duration = Duration::from_millis(100);
 
 async fn follow(rig: &Rig) -> Arc<Tree> {
-    Tree::follow(rig.place.clone(), rig.options.salt, AGE).await.expect("follows")
+    Tree::follow(rig.place.store.clone(), rig.options.salt, AGE).await.expect("follows")
 }
 
 fn make(view: &mut View<'_>, dir: u64, name: &str, what: &NewNode) -> Result<u64, Stop> {
@@ -176,7 +177,7 @@ fn a_file_that_is_gone_is_looked_for_in_the_next_state() {
         writer.base.as_ref().expect("it has a store").store_table().await.expect("stores");
         let age = Duration::from_secs(2);
         let find = |tree: Arc<Tree>| async move { tree.run(|view| names::lookup(view, a, OsStr::new("file"))).await };
-        let follow = || Tree::follow(rig.place.clone(), rig.options.salt, age);
+        let follow = || Tree::follow(rig.place.store.clone(), rig.options.salt, age);
 
         let reader = follow().await.expect("follows");
         fault.add(Rule::fail(Failure::NotFound).on(Operation::Get).under("compacted").next(1));

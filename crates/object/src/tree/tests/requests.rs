@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 
 use slackwater::backend::NewNode;
 
-use crate::format::Key;
+use crate::format::{Key, ROOT};
 use crate::layers::{Count, Layered, Operation};
 use crate::names;
 use crate::tree::tests::rig::{Rig, block_on, put, take_inos};
@@ -181,7 +181,7 @@ fn names_in_a_cold_directory_are_looked_up_with_few_requests() {
         made.await.expect("makes a root");
         for n in 0..FILES {
             let name = name(n);
-            let made = tree.run(|view| names::make(view, names::ROOT, OsStr::new(&name), &NewNode::File, 0o644, None));
+            let made = tree.run(|view| names::make(view, ROOT, OsStr::new(&name), &NewNode::File, 0o644, None));
             made.await.expect("makes");
             if n % 500 == 499 {
                 tree.commit().await.expect("commits");
@@ -195,7 +195,7 @@ fn names_in_a_cold_directory_are_looked_up_with_few_requests() {
         let before = count.counts();
         for n in 0..FILES {
             let name = name(n);
-            tree.run(|view| names::lookup(view, names::ROOT, OsStr::new(&name))).await.expect("finds");
+            tree.run(|view| names::lookup(view, ROOT, OsStr::new(&name))).await.expect("finds");
         }
         let spent = count.counts().since(&before);
         // A poll and a compaction may come between: some 40 requests.

@@ -1,0 +1,12 @@
+//! How far a check or a collection has come.
+
+/// A step of a check or a collection, for people to watch.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// The work of the step, such as "reading the tree".
+    pub step: &'static str,
+    /// How far it is.
+    pub done: u64,
+    /// How far it will go, if that is known.
+    pub of: Option<u64>,
+}
