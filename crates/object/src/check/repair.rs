@@ -9,9 +9,7 @@ use slackwater::backend::{NewNode, NodeKind};
 
 use crate::check::problem::{Place, Problem};
 use crate::contents::map;
-use crate::format::{
-    CHUNK_BYTES, Decode, Encode, Entries, Entry, Inode, Key, NAMES_PER_HASH, ROOT, SegmentRecord, hash_of_name,
-};
+use crate::format::{CHUNK_BYTES, Decode, Encode, Entries, Entry, Inode, Key, ROOT, SegmentRecord, hash_of_name};
 use crate::names;
 use crate::tree::{Stop, View};
 
@@ -48,7 +46,7 @@ pub(super) fn repair_one(view: &mut View<'_>, problem: &Problem) -> Result<bool,
         Problem::MisplacedName { place, hash } => return move_name(view, place, *hash),
         Problem::WrongType { place, type_bits } => {
             change_names(view, place.dir, place.hash, |entries| {
-                let found = entries.iter_mut().find(|entry| entry.name == place.name && entry.ino == place.ino);
+                let found = entries.0.iter_mut().find(|entry| entry.name == place.name && entry.ino == place.ino);
                 if let Some(entry) = found {
                     entry.type_bits = *type_bits;
                 }
@@ -129,17 +127,14 @@ fn change_names<T>(
     view: &mut View<'_>,
     dir: u64,
     hash: u64,
-    change: impl FnOnce(&mut Vec<Entry>) -> T,
+    change: impl FnOnce(&mut Entries) -> T,
 ) -> Result<T, Stop> {
     let key = Key::Entries { dir, hash };
     let mut entries = match view.get(key)? {
         Some(bytes) => Entries::decode(&bytes).map_err(|_| ErrorKind::Io)?,
         None => Entries::default(),
     };
-    let answer = change(&mut entries.0);
-    while entries.0.last().is_some_and(Entry::is_free) {
-        entries.0.pop();
-    }
+    let answer = change(&mut entries);
     match entries.0.is_empty() {
         true => view.delete(key),
         false => view.put(key, entries.encode()),
@@ -150,9 +145,9 @@ fn change_names<T>(
 /// Removes an entry: the last one of its name and inode, since the first is the one that is found.
 fn drop_name(view: &mut View<'_>, place: &Place) -> Result<(), Stop> {
     change_names(view, place.dir, place.hash, |entries| {
-        let found = entries.iter_mut().rev().find(|entry| entry.name == place.name && entry.ino == place.ino);
-        if let Some(entry) = found {
-            *entry = Entry::FREE;
+        let found = entries.0.iter().rposition(|entry| entry.name == place.name && entry.ino == place.ino);
+        if let Some(index) = found {
+            entries.free(index);
         }
     })
 }
@@ -161,15 +156,8 @@ fn drop_name(view: &mut View<'_>, place: &Place) -> Result<(), Stop> {
 fn add_name(view: &mut View<'_>, dir: u64, entry: Entry) -> Result<bool, Stop> {
     let hash = hash_of_name(view.salt(), &entry.name);
     change_names(view, dir, hash, |entries| {
-        if entries.iter().any(|other| other.name == entry.name) {
-            return false;
-        }
-        match entries.iter().position(Entry::is_free) {
-            Some(index) => entries[index] = entry,
-            None if entries.len() < NAMES_PER_HASH => entries.push(entry),
-            None => return false,
-        }
-        true
+        let is_taken = entries.0.iter().any(|other| other.name == entry.name);
+        !is_taken && entries.add(entry)
     })
 }
 

@@ -26,11 +26,31 @@ impl Entry {
 }
 
 /// The most names of one hash: their index has two bits in a cookie.
-pub(crate) const NAMES_PER_HASH: usize = 4;
+const NAMES_PER_HASH: usize = 4;
 
 /// The names of a directory whose hashes are equal: nearly always one. The last is never [free](Entry::FREE).
 #[derive(Clone, Eq, PartialEq, Debug, Default)]
 pub(crate) struct Entries(pub(crate) Vec<Entry>);
+
+impl Entries {
+    /// Puts an entry at a free index. False if there is none.
+    pub(crate) fn add(&mut self, entry: Entry) -> bool {
+        match self.0.iter().position(Entry::is_free) {
+            Some(index) => self.0[index] = entry,
+            None if self.0.len() < NAMES_PER_HASH => self.0.push(entry),
+            None => return false,
+        }
+        true
+    }
+
+    /// Frees an index. The other names keep theirs.
+    pub(crate) fn free(&mut self, index: usize) {
+        self.0[index] = Entry::FREE;
+        while self.0.last().is_some_and(Entry::is_free) {
+            self.0.pop();
+        }
+    }
+}
 
 /// The hash of a name in a directory of a volume. The two lowest bits are 0: they number the entries of one hash in
 /// [cookies](slackwater::backend::DirEntry::cookie). The highest is 0 too, since Linux passes cookies as `off_t`.
@@ -72,5 +92,49 @@ impl Decode for Entries {
             entries.push(Entry { name, ino, type_bits });
         }
         Ok(Self(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str) -> Entry {
+        Entry { name: name.into(), ino: 7, type_bits: 0o100_000 }
+    }
+
+    fn names(entries: &Entries) -> Vec<&str> {
+        entries.0.iter().map(|entry| entry.name.to_str().expect("text")).collect()
+    }
+
+    #[test]
+    fn names_of_one_hash_keep_their_index() {
+        let mut entries = Entries::default();
+        for name in ["a", "b", "c"] {
+            assert!(entries.add(entry(name)));
+        }
+        entries.free(0);
+        assert_eq!(names(&entries), ["", "b", "c"]);
+        entries.free(2);
+        assert_eq!(names(&entries), ["", "b"]);
+        assert!(entries.add(entry("d")));
+        assert_eq!(names(&entries), ["d", "b"]);
+        let decoded = Entries::decode(&entries.encode()).expect("valid");
+        assert_eq!(decoded, entries);
+        entries.free(0);
+        entries.free(1);
+        assert_eq!(names(&entries), [""; 0]);
+    }
+
+    #[test]
+    fn a_fifth_name_of_one_hash_is_refused() {
+        let mut entries = Entries::default();
+        for name in ["a", "b", "c", "d"] {
+            assert!(entries.add(entry(name)));
+        }
+        assert!(!entries.add(entry("e")));
+        entries.free(1);
+        assert!(entries.add(entry("e")));
+        assert_eq!(names(&entries), ["a", "e", "c", "d"]);
     }
 }

@@ -25,7 +25,7 @@ mod volume;
 
 pub(crate) use chunk::{CHECKSUM_BLOCK_BYTES, CHUNK_BYTES, Chunk, Extent, FILE_BYTES_MAX, Source, Stored};
 pub(crate) use codec::{Corrupt, Decode, Encode, Input, put_bytes, put_varint};
-pub(crate) use entries::{Entries, Entry, NAMES_PER_HASH, hash_of_name};
+pub(crate) use entries::{Entries, Entry, hash_of_name};
 pub(crate) use inode::{Inode, Orphan, ROOT, Xattr};
 pub(crate) use key::{Key, VolumeKey};
 pub(crate) use segment::{Collected, FOOTER_TAIL_BYTES, Footer, FooterEntry, SegmentId, SegmentPlace, SegmentRecord};

@@ -29,7 +29,7 @@ use std::os::unix::ffi::OsStrExt;
 use slackwater::backend::{FileHandle, NodeKind};
 use slackwater::{ErrorKind, NodeId, Timestamp};
 
-use crate::format::{Corrupt, Decode, Encode, Inode, Key, ROOT};
+use crate::format::{Corrupt, Encode, Inode, Key, ROOT};
 use crate::tree::{Stop, View};
 
 pub(crate) use attributes::{attr_of, check_file, setattr, statfs};
@@ -54,7 +54,7 @@ pub(crate) type Numbered = (u64, Inode);
 /// # Errors
 /// `Stale` if there is none. Its record is corrupt.
 pub(crate) fn inode(view: &mut View<'_>, ino: u64) -> Result<Inode, Stop> {
-    stored_inode(view, ino)?.ok_or_else(|| ErrorKind::Stale.into())
+    view.record(Key::Inode(ino))?.ok_or_else(|| ErrorKind::Stale.into())
 }
 
 /// The inode to which a record of the volume refers.
@@ -62,23 +62,13 @@ pub(crate) fn inode(view: &mut View<'_>, ino: u64) -> Result<Inode, Stop> {
 /// # Errors
 /// `Io` if there is none, or its record is corrupt.
 fn referred_inode(view: &mut View<'_>, ino: u64) -> Result<Inode, Stop> {
-    stored_inode(view, ino)?.ok_or_else(|| corrupt(Key::Inode(ino), &Corrupt("it is referred to and does not exist")))
-}
-
-fn stored_inode(view: &mut View<'_>, ino: u64) -> Result<Option<Inode>, Stop> {
-    let Some(bytes) = view.get(Key::Inode(ino))? else { return Ok(None) };
-    Inode::decode(&bytes).map(Some).map_err(|error| corrupt(Key::Inode(ino), &error))
+    let key = Key::Inode(ino);
+    view.record(key)?.ok_or_else(|| Stop::corrupt(key, &Corrupt("it is referred to and does not exist")))
 }
 
 /// Stores an inode.
 pub(crate) fn put_inode(view: &mut View<'_>, ino: u64, inode: &Inode) {
     view.put(Key::Inode(ino), inode.encode());
-}
-
-/// The error for a record that cannot be decoded, or contradicts others.
-fn corrupt(key: Key, error: &Corrupt) -> Stop {
-    tracing::error!(target: "slackwater::object", ?key, %error, "cannot read a record of the volume");
-    ErrorKind::Io.into()
 }
 
 /// Opens the root directory.

@@ -3,8 +3,7 @@
 use slackwater::ErrorKind;
 
 use crate::contents::map::{self, Step};
-use crate::format::{Decode, Inode, Key, Orphan, Xattr};
-use crate::names::{corrupt, stored_inode};
+use crate::format::{Inode, Key, Orphan, Xattr};
 use crate::tree::{Stop, View};
 
 /// Some nodes without a name, with numbers from `first` on.
@@ -19,7 +18,7 @@ pub(crate) fn free_step(view: &mut View<'_>, ino: u64) -> Result<bool, Stop> {
     if view.get(Key::Orphan(ino))?.is_none() {
         return Ok(true);
     }
-    let orphan = stored_inode(view, ino)?;
+    let orphan: Option<Inode> = view.record(Key::Inode(ino))?;
     let Some(orphan) = orphan.filter(|orphan| orphan.nlink == 0) else {
         // The record is wrong (N2): a node that has names is kept.
         view.delete(Key::Orphan(ino));
@@ -39,9 +38,8 @@ pub(crate) fn free_step(view: &mut View<'_>, ino: u64) -> Result<bool, Stop> {
 
 /// Whether a node without a name never had one.
 pub(super) fn may_get_a_name(view: &mut View<'_>, ino: u64) -> Result<bool, Stop> {
-    let key = Key::Orphan(ino);
-    let bytes = view.get(key)?.ok_or(ErrorKind::NotFound)?;
-    Ok(Orphan::decode(&bytes).map_err(|error| corrupt(key, &error))?.never_named)
+    let orphan: Orphan = view.record(Key::Orphan(ino))?.ok_or(ErrorKind::NotFound)?;
+    Ok(orphan.never_named)
 }
 
 fn large_xattrs(inode: &Inode) -> impl Iterator<Item = u64> + '_ {

@@ -5,9 +5,9 @@
 
 use slackwater::backend::{DirEntry, NodeKind};
 
-use crate::format::{Decode, Entries, Inode, Key};
-use crate::names::{corrupt, directory, referred_inode};
-use crate::tree::{Stop, View};
+use crate::format::{Entries, Inode, Key};
+use crate::names::{directory, referred_inode};
+use crate::tree::{Stop, View, decode};
 
 /// The most hashes of one answer.
 const HASHES_PER_CALL: usize = 512;
@@ -25,7 +25,7 @@ pub(crate) fn readdir(view: &mut View<'_>, dir: u64, cookie: u64) -> Result<Vec<
     let mut found = Vec::with_capacity(hashes.len());
     for (key, bytes) in hashes {
         let Key::Entries { hash, .. } = key else { continue };
-        let entries = Entries::decode(&bytes).map_err(|error| corrupt(key, &error))?;
+        let entries: Entries = decode(key, &bytes)?;
         for (index, entry) in (0..).zip(entries.0) {
             if hash | index > cookie && !entry.is_free() {
                 let kind = Some(NodeKind::of_mode(entry.type_bits));

@@ -7,7 +7,7 @@ use slackwater::backend::Removal;
 
 use crate::format::{Corrupt, Encode, Inode, Key, Orphan};
 use crate::names::{
-    Numbered, check_name, corrupt, directory, entries, find, flags, inode, is_directory, put_inode, touch_directory,
+    Numbered, check_name, directory, entries, find, flags, inode, is_directory, put_inode, touch_directory,
 };
 use crate::tree::{Stop, View};
 
@@ -54,5 +54,5 @@ pub(super) fn lose_name(view: &mut View<'_>, ino: u64, mut inode: Inode) -> Resu
 }
 
 fn one_link_less(ino: u64, inode: &Inode) -> Result<u32, Stop> {
-    inode.nlink.checked_sub(1).ok_or_else(|| corrupt(Key::Inode(ino), &Corrupt("it has fewer links than names")))
+    inode.nlink.checked_sub(1).ok_or_else(|| Stop::corrupt(Key::Inode(ino), &Corrupt("it has fewer links than names")))
 }

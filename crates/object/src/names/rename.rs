@@ -9,7 +9,7 @@ use crate::format::{Corrupt, Key, ROOT};
 use crate::names::create::{S_IFMT, enter, make_whiteout};
 use crate::names::remove::{leave, lose_name};
 use crate::names::{
-    Numbered, change_inode, check_name, corrupt, directory, directory_with_a_name, entries, find, flags, is_directory,
+    Numbered, change_inode, check_name, directory, directory_with_a_name, entries, find, flags, is_directory,
     referred_inode,
 };
 use crate::tree::{Stop, View};
@@ -107,7 +107,7 @@ fn is_within(view: &mut View<'_>, mut inner: u64, outer: u64) -> Result<bool, St
         }
         inner = referred_inode(view, inner)?.parent;
         if inner == mark {
-            return Err(corrupt(Key::Inode(inner), &Corrupt("it is its own ancestor")));
+            return Err(Stop::corrupt(Key::Inode(inner), &Corrupt("it is its own ancestor")));
         }
         steps += 1;
         if steps == steps_to_mark {

@@ -58,7 +58,7 @@ use log::ReplayError;
 pub(crate) use log::{FORMAT as LOG_FORMAT, LogPlace, has_changes as log_has_changes};
 use state::{Mode, State};
 use transaction::Transaction;
-pub(crate) use view::{Stop, View};
+pub(crate) use view::{Stop, View, decode};
 
 /// The folder of SlateDB's files.
 pub(crate) const FOLDER: &str = "meta";

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use slackwater::{BackendError, ErrorKind, Timestamp};
 
-use crate::format::{FooterEntry, Key, SegmentId};
+use crate::format::{Corrupt, Decode, FooterEntry, Key, SegmentId};
 use crate::tree::counters::Counters;
 use crate::tree::fetch::{Answers, Questions};
 use crate::tree::state::State;
@@ -16,6 +16,22 @@ pub(crate) enum Stop {
     Missing,
     /// The call fails, and changes nothing.
     Failed(BackendError),
+}
+
+impl Stop {
+    /// The failure of a call that needs a record which cannot be decoded, or contradicts others.
+    pub(crate) fn corrupt(key: Key, why: &Corrupt) -> Self {
+        tracing::error!(target: "slackwater::object", ?key, error = %why, "cannot read a record of the volume");
+        ErrorKind::Io.into()
+    }
+}
+
+/// Decodes a record.
+///
+/// # Errors
+/// `Io` if the record is corrupt.
+pub(crate) fn decode<T: Decode>(key: Key, bytes: &[u8]) -> Result<T, Stop> {
+    T::decode(bytes).map_err(|why| Stop::corrupt(key, &why))
 }
 
 impl From<ErrorKind> for Stop {
@@ -82,6 +98,14 @@ impl<'a> View<'a> {
             self.questions.ask(key);
             Stop::Missing
         })
+    }
+
+    /// The record at `key`, decoded.
+    ///
+    /// # Errors
+    /// [`Stop::Missing`]; `Io` if the record is corrupt.
+    pub(crate) fn record<T: Decode>(&mut self, key: Key) -> Result<Option<T>, Stop> {
+        self.get(key)?.map(|bytes| decode(key, &bytes)).transpose()
     }
 
     /// Asks for keys that the call will read, so that those that are not in memory are read together.

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use crate::contents::map::STEP_CHUNKS;
-use crate::contents::map::file::{File, decode};
+use crate::contents::map::file::File;
 use crate::format::{CHUNK_BYTES, Chunk, Extent, Key};
-use crate::tree::{Stop, View};
+use crate::tree::{Stop, View, decode};
 
 /// A range of a file: from `at` to before `end`.
 #[derive(Copy, Clone, Debug)]

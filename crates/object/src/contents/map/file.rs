@@ -3,24 +3,8 @@
 use slackwater::ErrorKind;
 
 use crate::contents::map::chunks::FileRange;
-use crate::format::{CHUNK_BYTES, Chunk, Decode, Encode, Extent, Inode, Key, Source, Stored};
+use crate::format::{CHUNK_BYTES, Chunk, Encode, Extent, Inode, Key, Source, Stored};
 use crate::tree::{Stop, View};
-
-/// Reads and decodes a record.
-///
-/// # Errors
-/// [`Stop::Missing`]; `Io` if the record is corrupt.
-pub(super) fn record<T: Decode>(view: &mut View<'_>, key: Key) -> Result<Option<T>, Stop> {
-    view.get(key)?.map(|bytes| decode(key, &bytes)).transpose()
-}
-
-/// Decodes a record.
-pub(super) fn decode<T: Decode>(key: Key, bytes: &[u8]) -> Result<T, Stop> {
-    T::decode(bytes).map_err(|error| {
-        tracing::error!(target: "slackwater::object", ?key, %error, "cannot read a record of the volume");
-        ErrorKind::Io.into()
-    })
-}
 
 /// An inode and the difference that the extents changed by the call make to it.
 pub(super) struct File {
@@ -33,7 +17,7 @@ impl File {
     /// # Errors
     /// [`Stop::Missing`]; `Stale` if there is no such inode.
     pub(super) fn open(view: &mut View<'_>, ino: u64) -> Result<Self, Stop> {
-        let inode = record(view, Key::Inode(ino))?.ok_or(ErrorKind::Stale)?;
+        let inode = view.record(Key::Inode(ino))?.ok_or(ErrorKind::Stale)?;
         Ok(Self { ino, inode, allocated: 0 })
     }
 
@@ -47,7 +31,7 @@ impl File {
         if !self.has_chunks() {
             return Ok(Chunk::default());
         }
-        Ok(record(view, Key::Chunk { ino: self.ino, index })?.unwrap_or_default())
+        Ok(view.record(Key::Chunk { ino: self.ino, index })?.unwrap_or_default())
     }
 
     /// Counts extents that the file has lost.

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use crate::contents::map::chunks::FileRange;
-use crate::contents::map::file::record;
 use crate::format::{Chunk, Encode, Extent, FooterEntry, Key, SegmentId, Source, Stored};
 use crate::tree::{Stop, View};
 
@@ -40,7 +39,7 @@ pub(crate) fn references(
     view.expect(&keys)?;
     let mut found = Vec::new();
     for (ino, index) in chunks.iter().copied() {
-        let chunk: Chunk = record(view, Key::Chunk { ino, index })?.unwrap_or_default();
+        let chunk: Chunk = view.record(Key::Chunk { ino, index })?.unwrap_or_default();
         let refers = |extent: &Extent| matches!(&extent.source, Source::Segment(stored) if stored.segment == segment);
         let extents = chunk.extents.into_iter().filter(refers);
         found.extend(extents.map(|extent| Reference { ino, index, extent }));
@@ -54,7 +53,7 @@ pub(crate) fn references(
 /// As [`references`].
 pub(crate) fn relocate(view: &mut View<'_>, old: &Reference, new: &Stored) -> Result<bool, Stop> {
     let key = Key::Chunk { ino: old.ino, index: old.index };
-    let mut chunk: Chunk = record(view, key)?.unwrap_or_default();
+    let mut chunk: Chunk = view.record(key)?.unwrap_or_default();
     let Some(extent) = chunk.extents.iter_mut().find(|extent| **extent == old.extent) else { return Ok(false) };
     if let Source::Segment(stored) = &extent.source {
         view.count_live(stored.segment, -i64::from(extent.len));
