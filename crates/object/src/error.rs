@@ -1,6 +1,6 @@
 //! The error of calls on a volume as a whole.
 
-use slackwater::{BackendError, ErrorKind};
+use slackwater::BackendError;
 use thiserror::Error;
 
 use crate::holder::Holder;
@@ -16,13 +16,8 @@ pub enum VolumeError {
     #[error("{0}")]
     Store(BackendError),
     /// The store failed; the text says what could not be done, why, and what to do.
-    #[error("{text}")]
-    Failed {
-        /// The error that programs would see.
-        kind: ErrorKind,
-        /// The message for people.
-        text: String,
-    },
+    #[error("{0}")]
+    Failed(String),
     /// There is no volume at this place.
     #[error("no Slackwater volume at {0}. Make one with `slackwater mkfs {0}`")]
     NoVolume(String),

@@ -55,7 +55,7 @@ pub use space::{GcOptions, GcReport, gc};
 pub use store::{Environment, Location, StoreCheck, check_store, names_below};
 pub use volume::{ObjectBackend, OpenOptions, Requests, Role, VolumeInfo, VolumeStatus};
 
-/// Layers around a store, for [`Location::layered`]: they count requests, or let them fail.
+/// Layers around a store, for [`Location::layered`], which let requests fail.
 pub mod layers {
-    pub use crate::store::{Count, Counts, Failure, Fault, Layer, Layered, Operation, Patience, Request, Rule};
+    pub use crate::store::{Failure, Fault, Layer, Layered, Operation, Patience, Request, Rule};
 }

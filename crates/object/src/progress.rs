@@ -7,6 +7,4 @@ pub struct Progress {
     pub step: &'static str,
     /// How far it is.
     pub done: u64,
-    /// How far it will go, if that is known.
-    pub of: Option<u64>,
 }

@@ -21,7 +21,7 @@ pub(super) fn of(error: &VolumeError, url: &str) -> Failure {
         | VolumeError::Exists(_)
         | VolumeError::Unreadable { .. }
         | VolumeError::Replaced(_) => Failure::failed(error.to_string()),
-        VolumeError::Failed { text, .. } => Failure::failed(text.clone()).advise(check_the_store(url)),
+        VolumeError::Failed(text) => Failure::failed(text.clone()).advise(check_the_store(url)),
         other @ (VolumeError::Store(_) | _) => Failure::failed(format!("{url}: {other}")).advise(check_the_store(url)),
     }
 }

@@ -98,7 +98,6 @@ fn wait_for_store<T: Send>(url: &str, work: impl FnOnce() -> T + Send) -> T {
 /// Shows the progress of a command.
 #[cfg(feature = "object")]
 fn show(meter: &mut crate::output::progress::Meter, progress: &slackwater_object::Progress) {
-    let slackwater_object::Progress { step, done, of } = progress;
-    let text = of.map_or_else(|| format!("{step}, {done}"), |of| format!("{step}, {done} of {of}"));
-    meter.show(*done, of.unwrap_or(*done), &text);
+    let slackwater_object::Progress { step, done } = progress;
+    meter.show(*done, *done, &format!("{step}, {done}"));
 }

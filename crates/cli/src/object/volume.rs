@@ -232,7 +232,7 @@ fn how_to_get_it(failure: Failure) -> Failure {
 /// Whether a volume that could be used may be used again after this error. A `file:` store may be on a disk that is not
 /// mounted yet.
 fn may_pass(error: &VolumeError) -> bool {
-    matches!(error, VolumeError::Store(_) | VolumeError::Failed { .. } | VolumeError::Location(_))
+    matches!(error, VolumeError::Store(_) | VolumeError::Failed(_) | VolumeError::Location(_))
 }
 
 /// The next step of the user if the data that is left is older than the volume.

@@ -64,7 +64,7 @@ impl Findings<'_> {
             (self.step, self.done) = (step, 0);
         }
         if self.done.is_multiple_of(PROGRESS_RECORDS) {
-            (self.progress)(Progress { step, done: self.done, of: None });
+            (self.progress)(Progress { step, done: self.done });
         }
         self.done += records;
     }

@@ -79,7 +79,7 @@ pub(super) async fn remove_dead<P: FnMut(Progress) + ?Sized>(
     records::for_each(tree, each, |(segment, is_garbage)| {
         seen += 1;
         if seen % 1000 == 0 {
-            progress(Progress { step: "reading segment records", done: seen, of: None });
+            progress(Progress { step: "reading segment records", done: seen });
         }
         let is_object = segment.record.place == SegmentPlace::Object;
         if is_garbage {
@@ -140,7 +140,7 @@ async fn remove_orphans<P: FnMut(Progress) + ?Sized>(
         if !limits.is_dry_run && !orphans.is_empty() {
             segments.delete(orphans).await?;
         }
-        progress(Progress { step: "listing objects", done: report.objects, of: None });
+        progress(Progress { step: "listing objects", done: report.objects });
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ pub struct GcReport {
     pub objects: u64,
     /// Objects that were deleted, or would be.
     pub deleted_objects: u64,
-    /// Their bytes.
+    /// The bytes of the deleted objects.
     pub deleted_bytes: u64,
     /// Objects that nothing uses, and that are within the grace period.
     pub young_objects: u64,

@@ -9,7 +9,7 @@ use super::request::{Layer, Operation, Request};
 
 /// Counts the requests that reach a store. Repetitions are counted too: this is what the store bills.
 #[derive(Debug, Default)]
-pub struct Count {
+pub(crate) struct Count {
     requests: [AtomicU64; Operation::ALL.len()],
     failed: AtomicU64,
     sent_bytes: AtomicU64,
@@ -18,36 +18,37 @@ pub struct Count {
 
 /// The counts at one moment.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
-#[non_exhaustive]
-pub struct Counts {
+pub(crate) struct Counts {
     requests: [u64; Operation::ALL.len()],
     /// Requests that the store did not carry out. "Not found" and a condition that does not hold are answers.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// Bytes of objects and parts that were sent.
-    pub sent_bytes: u64,
+    pub(crate) sent_bytes: u64,
     /// Bytes of objects that were received.
-    pub received_bytes: u64,
+    pub(crate) received_bytes: u64,
 }
 
 impl Counts {
     /// Requests of one kind.
-    pub fn of(&self, operation: Operation) -> u64 {
+    pub(crate) fn of(&self, operation: Operation) -> u64 {
         self.requests[operation as usize]
     }
 
+    /// Requests that write an object, which stores bill highest.
+    pub(crate) fn writes(&self) -> u64 {
+        [Operation::Put, Operation::Create, Operation::Update].into_iter().map(|operation| self.of(operation)).sum()
+    }
+}
+
+#[cfg(test)]
+impl Counts {
     /// Requests of all kinds.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.requests.iter().sum()
     }
 
-    /// Requests that write an object, which stores bill highest.
-    pub fn writes(&self) -> u64 {
-        [Operation::Put, Operation::Create, Operation::Update].into_iter().map(|operation| self.of(operation)).sum()
-    }
-
     /// The counts since `earlier`.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
         Self {
             requests: std::array::from_fn(|index| self.requests[index] - earlier.requests[index]),
             failed: self.failed - earlier.failed,
@@ -59,7 +60,7 @@ impl Counts {
 
 impl Count {
     /// The counts so far.
-    pub fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counts {
             requests: std::array::from_fn(|index| load(&self.requests[index])),

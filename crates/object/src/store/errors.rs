@@ -100,11 +100,10 @@ fn cause(error: &slatedb::Error) -> Option<&Error> {
 pub(crate) fn explain(location: &Location, doing: &str, error: &Error) -> VolumeError {
     let failure = classify(error);
     let text = format!("cannot {doing} {location}: {}", reason(error));
-    let text = match advice(location, failure) {
+    VolumeError::Failed(match advice(location, failure) {
         Some(advice) => format!("{text}. {advice}"),
         None => text,
-    };
-    VolumeError::Failed { kind: failure.kind(), text }
+    })
 }
 
 /// The next step after a failure, for people; `None` if only its cause is to be removed.

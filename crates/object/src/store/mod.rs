@@ -35,7 +35,7 @@ use slackwater_sync::shim::Arc;
 
 pub(crate) use classify::classify;
 pub(crate) use connect::make_place;
-pub use count::{Count, Counts};
+pub(crate) use count::{Count, Counts};
 pub use doctor::{StoreCheck, check_store};
 pub use environment::Environment;
 pub(crate) use errors::{explain, fenced, is_missing, of_database, of_store, reason};

@@ -45,28 +45,6 @@ impl Operation {
     /// All kinds, in the order of their declaration.
     pub const ALL: [Self; 8] =
         [Self::Get, Self::Head, Self::Put, Self::Create, Self::Update, Self::Delete, Self::List, Self::Copy];
-
-    /// The name in status and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Get => "get",
-            Self::Head => "head",
-            Self::Put => "put",
-            Self::Create => "create",
-            Self::Update => "update",
-            Self::Delete => "delete",
-            Self::List => "list",
-            Self::Copy => "copy",
-        }
-    }
-
-    /// Whether it changes the store.
-    pub fn is_change(self) -> bool {
-        match self {
-            Self::Get | Self::Head | Self::List => false,
-            Self::Put | Self::Create | Self::Update | Self::Delete | Self::Copy => true,
-        }
-    }
 }
 
 /// A request on its way.

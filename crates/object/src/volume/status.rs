@@ -20,9 +20,9 @@ pub struct VolumeStatus {
     pub commits: u64,
     /// Segments that are being uploaded, apart from those of commits.
     pub uploads_in_flight: u64,
-    /// Bytes sent to the store and received from it since it was opened.
+    /// Bytes sent to the store since the volume was opened.
     pub sent_bytes: u64,
-    /// See `sent_bytes`.
+    /// Bytes received from the store since the volume was opened.
     pub received_bytes: u64,
     /// Requests to the store since it was opened, retries included.
     pub requests: Requests,

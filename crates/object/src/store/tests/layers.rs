@@ -29,7 +29,7 @@ async fn requests_and_bytes_are_counted_by_kind() {
     let counts = count.counts();
     for operation in Operation::ALL {
         let expected = u64::from(!matches!(operation, Operation::Update | Operation::Copy));
-        assert_eq!(counts.of(operation), expected, "{}", operation.name());
+        assert_eq!(counts.of(operation), expected, "{operation:?}");
     }
     // That an object exists is an answer.
     assert_eq!((counts.sent_bytes, counts.received_bytes, counts.failed), (8, 2, 0));

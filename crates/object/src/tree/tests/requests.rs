@@ -12,8 +12,8 @@ use std::ffi::OsStr;
 use slackwater::backend::NewNode;
 
 use crate::format::{Key, ROOT};
-use crate::layers::{Count, Layered, Operation};
 use crate::names;
+use crate::store::{Count, Layered, Operation};
 use crate::tree::tests::rig::{Rig, block_on, put, take_inos};
 use crate::tree::{Place, TreeOptions};
 
