@@ -120,59 +120,6 @@ fn s3(bucket: &str, endpoint: Option<&str>, environment: &Environment) -> Result
     Ok(builder.with_bucket_name(bucket).with_retry(no_retries()))
 }
 
-/// Whether nothing but the metadata service of a cloud machine can give credentials for a location.
-///
-/// # Blocking
-/// Reads profiles.
-pub(super) fn needs_role(location: &Location) -> bool {
-    const SOURCES: [&str; 5] = [
-        "AWS_ACCESS_KEY_ID",
-        "AWS_WEB_IDENTITY_TOKEN_FILE",
-        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-        "AWS_SKIP_SIGNATURE",
-    ];
-    let environment = location.environment();
-    matches!(location.place(), Place::S3 { .. })
-        && SOURCES.iter().all(|name| environment.get(name).is_none())
-        && profile::read(environment).is_ok_and(|profile| profile.keys.is_none())
-}
-
-/// Whether nothing but the identity of the machine can give credentials for a location, or a file that the location does not
-/// name.
-///
-/// # Blocking
-/// Reads profiles.
-pub(super) fn needs_machine(location: &Location) -> bool {
-    let has = |names: &[&str]| names.iter().any(|name| location.environment().get(name).is_some());
-    match location.place() {
-        Place::S3 { .. } => needs_role(location),
-        Place::Gcs { .. } => !has(&[
-            "GOOGLE_APPLICATION_CREDENTIALS",
-            "GOOGLE_SERVICE_ACCOUNT",
-            "GOOGLE_SERVICE_ACCOUNT_KEY",
-            "GOOGLE_SERVICE_ACCOUNT_PATH",
-            "GOOGLE_BEARER_TOKEN",
-            "GOOGLE_SKIP_SIGNATURE",
-            "SERVICE_ACCOUNT",
-        ]),
-        Place::Azure { .. } => !has(&[
-            "AZURE_STORAGE_ACCOUNT_KEY",
-            "AZURE_STORAGE_ACCESS_KEY",
-            "AZURE_STORAGE_MASTER_KEY",
-            "AZURE_STORAGE_SAS_KEY",
-            "AZURE_STORAGE_SAS_TOKEN",
-            "AZURE_STORAGE_TOKEN",
-            "AZURE_STORAGE_USE_EMULATOR",
-            "AZURE_SKIP_SIGNATURE",
-            "AZURE_CLIENT_SECRET",
-            "AZURE_STORAGE_CLIENT_SECRET",
-            "AZURE_FEDERATED_TOKEN_FILE",
-        ]),
-        Place::File { .. } | Place::Memory { .. } => false,
-    }
-}
-
 fn directory_store(directory: &FsPath) -> Result<LocalFileSystem, String> {
     let store = LocalFileSystem::new_with_prefix(directory)
         .map_err(|_| format!("there is no directory {}. `slackwater mkfs` makes it", directory.display()))?;

@@ -9,7 +9,6 @@ use slackwater_sync::shim::Arc;
 use slatedb::CloseReason;
 
 use super::classify::{NoAnswer, NotFromStore, Truncated, classify, element, find};
-use super::connect::needs_role;
 use super::failure::Failure;
 use super::location::{Location, Place, variables_of};
 use crate::error::VolumeError;
@@ -111,7 +110,7 @@ pub(super) fn advice(location: &Location, failure: Failure) -> Option<String> {
     let place = location.place();
     let may_lack_keys =
         matches!(failure, Failure::Credentials | Failure::Timeout | Failure::Unreachable | Failure::Other);
-    if may_lack_keys && needs_role(location) {
+    if may_lack_keys && location.needs_role() {
         let variables = variables_of(place);
         return Some(format!(
             "No credentials are set, so this machine needs a role that may use the bucket. If it has none, set {variables}"

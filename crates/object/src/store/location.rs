@@ -7,7 +7,6 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 use slackwater_sync::shim::Arc;
 
-use super::connect::needs_machine;
 use super::environment::Environment;
 use super::patience::Patience;
 use super::profile;
@@ -131,7 +130,7 @@ impl Location {
     /// As [`Location::parse`].
     pub fn parse_with(url: &str, credentials: &FsPath) -> Result<Self, VolumeError> {
         let location = Self::parse_in(url, Environment::of_file(credentials)?)?;
-        if needs_machine(&location) {
+        if location.needs_machine() {
             return Err(bad(format!(
                 "the credentials in {} have no key for {location}. Set {}",
                 credentials.display(),
@@ -221,6 +220,57 @@ impl Location {
     /// Whether the store keeps attributes of objects.
     pub(super) fn has_attributes(&self) -> bool {
         !matches!(self.place, Place::File { .. })
+    }
+
+    /// Whether credentials can only come from the metadata service of a cloud machine.
+    ///
+    /// # Blocking
+    /// Reads profiles.
+    pub(super) fn needs_role(&self) -> bool {
+        const SOURCES: [&str; 5] = [
+            "AWS_ACCESS_KEY_ID",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            "AWS_SKIP_SIGNATURE",
+        ];
+        matches!(self.place, Place::S3 { .. })
+            && SOURCES.iter().all(|name| self.environment.get(name).is_none())
+            && profile::read(&self.environment).is_ok_and(|profile| profile.keys.is_none())
+    }
+
+    /// Whether credentials can only come from the identity of the machine, or from a file that no variable names.
+    ///
+    /// # Blocking
+    /// Reads profiles.
+    fn needs_machine(&self) -> bool {
+        let has = |names: &[&str]| names.iter().any(|name| self.environment.get(name).is_some());
+        match &self.place {
+            Place::S3 { .. } => self.needs_role(),
+            Place::Gcs { .. } => !has(&[
+                "GOOGLE_APPLICATION_CREDENTIALS",
+                "GOOGLE_SERVICE_ACCOUNT",
+                "GOOGLE_SERVICE_ACCOUNT_KEY",
+                "GOOGLE_SERVICE_ACCOUNT_PATH",
+                "GOOGLE_BEARER_TOKEN",
+                "GOOGLE_SKIP_SIGNATURE",
+                "SERVICE_ACCOUNT",
+            ]),
+            Place::Azure { .. } => !has(&[
+                "AZURE_STORAGE_ACCOUNT_KEY",
+                "AZURE_STORAGE_ACCESS_KEY",
+                "AZURE_STORAGE_MASTER_KEY",
+                "AZURE_STORAGE_SAS_KEY",
+                "AZURE_STORAGE_SAS_TOKEN",
+                "AZURE_STORAGE_TOKEN",
+                "AZURE_STORAGE_USE_EMULATOR",
+                "AZURE_SKIP_SIGNATURE",
+                "AZURE_CLIENT_SECRET",
+                "AZURE_STORAGE_CLIENT_SECRET",
+                "AZURE_FEDERATED_TOKEN_FILE",
+            ]),
+            Place::File { .. } | Place::Memory { .. } => false,
+        }
     }
 
     pub(super) fn wrap(&self, store: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
