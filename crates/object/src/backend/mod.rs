@@ -42,9 +42,9 @@ pub(crate) fn limits() -> Limits {
 pub(crate) struct Calls {
     tree: Arc<Tree>,
     nodes: Arc<OpenNodes>,
-    reader: Reader,
+    reader: Arc<Reader>,
     /// `None`: the volume follows a writer elsewhere.
-    writer: Option<Writer>,
+    writer: Option<Arc<Writer>>,
     runtime: Handle,
 }
 
@@ -59,8 +59,8 @@ impl Calls {
     pub(crate) fn new(
         tree: Arc<Tree>,
         nodes: Arc<OpenNodes>,
-        reader: Reader,
-        writer: Option<Writer>,
+        reader: Arc<Reader>,
+        writer: Option<Arc<Writer>>,
         runtime: Handle,
     ) -> Self {
         Self { tree, nodes, reader, writer, runtime }

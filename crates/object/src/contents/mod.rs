@@ -6,10 +6,10 @@
 
 pub(crate) mod checksum;
 pub(crate) mod map;
-pub(crate) mod read;
+mod read;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(crate) mod write;
+mod write;
 
 pub(crate) use read::Reader;
 pub(crate) use write::Writer;

@@ -15,11 +15,7 @@ use std::time::Duration;
 use object_store::ObjectStore;
 use slackwater::{BackendError, ErrorKind};
 use slackwater_sync::shim::{Arc, Weak};
-use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
-
-use parking_lot::Mutex;
 
 use crate::clock;
 use crate::format::{Decode, Key, VolumeKey};
@@ -51,16 +47,9 @@ impl Tree {
         // New inodes are made elsewhere (S4).
         state.settled_inos = u64::MAX;
         state.committed_at_ms = Some(clock::monotonic_ms());
-        let tree = Arc::new(Self {
-            state: Mutex::new(state),
-            base: Some(Arc::new(base)),
-            wake: Arc::new(Notify::new()),
-            room: Notify::new(),
-            runtime: Some(Handle::current()),
-            commit_age_ms: 0,
-            sync_limit: Duration::ZERO,
-            follow_age: age,
-        });
+        let mut tree = Self::new(state, Some(Arc::new(base)));
+        tree.follow_age = age;
+        let tree = Arc::new(tree);
         let look_ms = (age.as_millis() as u64 / 8).clamp(*LOOK_MS.start(), *LOOK_MS.end());
         tokio::spawn(follow(Arc::downgrade(&tree), Duration::from_millis(look_ms)));
         Ok(tree)

@@ -36,7 +36,6 @@ mod tests;
 mod transaction;
 mod view;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -51,13 +50,11 @@ use crate::format::{Decode, Key, ROOT, SegmentId, VolumeKey};
 
 use base::Base;
 pub(crate) use base::{Guard, Place};
-use cache::Cache;
 pub(crate) use counters::Counters;
 use fetch::{Answers, Questions};
 use log::ReplayError;
 pub(crate) use log::{FORMAT as LOG_FORMAT, LogPlace, has_changes as log_has_changes};
 use state::{Mode, State};
-use transaction::Transaction;
 pub(crate) use view::{Stop, View, decode};
 
 /// The folder of SlateDB's files.
@@ -174,20 +171,27 @@ impl Tree {
             })?,
             None => Vec::new(),
         };
-        let wake = Arc::new(Notify::new());
-        let tree = Arc::new(Self {
-            state: Mutex::new(state),
-            base: Some(Arc::clone(base)),
-            wake: Arc::clone(&wake),
-            room: Notify::new(),
-            runtime: Some(Handle::current()),
-            commit_age_ms: options.commit_age.as_millis() as u64,
-            sync_limit: options.sync_limit,
-            follow_age: Duration::ZERO,
-        });
-        tokio::spawn(commit::run(Arc::downgrade(&tree), wake));
+        let mut tree = Self::new(state, Some(Arc::clone(base)));
+        tree.commit_age_ms = options.commit_age.as_millis() as u64;
+        tree.sync_limit = options.sync_limit;
+        let tree = Arc::new(tree);
+        tokio::spawn(commit::run(Arc::downgrade(&tree), Arc::clone(&tree.wake)));
         tree.commit().await?;
         Ok((tree, set_aside))
+    }
+
+    /// A tree that commits nothing by itself, and follows no writer.
+    fn new(state: State, base: Option<Arc<Base>>) -> Self {
+        Self {
+            state: Mutex::new(state),
+            runtime: base.as_ref().map(|_| Handle::current()),
+            base,
+            wake: Arc::new(Notify::new()),
+            room: Notify::new(),
+            commit_age_ms: 0,
+            sync_limit: Duration::ZERO,
+            follow_age: Duration::ZERO,
+        }
     }
 
     /// The state now.
@@ -385,31 +389,7 @@ impl Tree {
 
     /// Forgets the committed values in memory.
     pub(crate) fn forget(&self) {
-        self.state.lock().cache = Cache::new(CACHE_BYTES);
-    }
-}
-
-impl State {
-    fn new(counters: Counters, writer_epoch: u64, salt: u64) -> Self {
-        let pack = SegmentId::new(clock::unix_ms(), writer_epoch as u32, 1);
-        Self {
-            running: Transaction::new(&counters, writer_epoch, pack),
-            committing: None,
-            settling: VecDeque::new(),
-            cache: Cache::new(CACHE_BYTES),
-            epoch: 0,
-            asking: BTreeMap::new(),
-            forgotten: 0,
-            settled_inos: counters.next_ino,
-            log: None,
-            mode: Mode::Writer,
-            salt,
-            writer_epoch,
-            last_segment: 1,
-            waiting: Vec::new(),
-            retry_at_ms: 0,
-            committed_at_ms: None,
-        }
+        self.state.lock().cache = cache::Cache::new(CACHE_BYTES);
     }
 }
 
@@ -426,16 +406,7 @@ impl TreeOptions {
 impl Tree {
     /// An empty tree in memory alone.
     pub(crate) fn in_memory() -> Self {
-        Self {
-            state: Mutex::new(State::new(Counters::EMPTY, 1, 7)),
-            base: None,
-            wake: Arc::new(Notify::new()),
-            room: Notify::new(),
-            runtime: None,
-            commit_age_ms: 0,
-            sync_limit: Duration::ZERO,
-            follow_age: Duration::ZERO,
-        }
+        Self::new(State::new(Counters::EMPTY, 1, 7), None)
     }
 
     /// Runs `operation` on a tree in memory. It may run several times, and only its last run counts.

@@ -19,8 +19,10 @@ use tokio::sync::oneshot;
 use crate::clock;
 use crate::format::{Key, SegmentId};
 use crate::store::fenced;
+use crate::tree::CACHE_BYTES;
 use crate::tree::cache::Cache;
 use crate::tree::commit::TRANSACTION_BYTES;
+use crate::tree::counters::Counters;
 use crate::tree::fetch::Answers;
 use crate::tree::log::Log;
 use crate::tree::transaction::{Changes, Pack, Transaction};
@@ -86,6 +88,29 @@ impl Settling {
 }
 
 impl State {
+    /// The state of a writer whose tree has these counters in the store.
+    pub(super) fn new(counters: Counters, writer_epoch: u64, salt: u64) -> Self {
+        let pack = SegmentId::new(clock::unix_ms(), writer_epoch as u32, 1);
+        Self {
+            running: Transaction::new(&counters, writer_epoch, pack),
+            committing: None,
+            settling: VecDeque::new(),
+            cache: Cache::new(CACHE_BYTES),
+            epoch: 0,
+            asking: BTreeMap::new(),
+            forgotten: 0,
+            settled_inos: counters.next_ino,
+            log: None,
+            mode: Mode::Writer,
+            salt,
+            writer_epoch,
+            last_segment: 1,
+            waiting: Vec::new(),
+            retry_at_ms: 0,
+            committed_at_ms: None,
+        }
+    }
+
     /// The changes that are newer than the cache, newest first.
     pub(super) fn layers(&self) -> impl Iterator<Item = &Changes> {
         [Some(&self.running), self.committing.as_deref()]

@@ -30,10 +30,6 @@ use window::Windows;
 
 /// See the [module documentation](self).
 pub(crate) struct Reader {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     tree: Arc<Tree>,
     runtime: Handle,
     fetcher: Arc<Fetcher>,
@@ -41,20 +37,20 @@ struct Shared {
 }
 
 impl Reader {
-    pub(crate) fn new(tree: Arc<Tree>, segments: Segments, runtime: Handle) -> Self {
+    pub(crate) fn new(tree: Arc<Tree>, segments: Segments, runtime: Handle) -> Arc<Self> {
         let fetcher = Fetcher::new(segments.clone(), runtime.clone());
         let windows = Windows::new(segments);
-        Self { shared: Arc::new(Shared { tree, runtime, fetcher, windows }) }
+        Arc::new(Self { tree, runtime, fetcher, windows })
     }
 
     /// Fills a unit from the file `ino`, and completes it.
     ///
     /// # Blocking
     /// Never.
-    pub(crate) fn read(&self, ino: u64, unit: ReadUnit) {
+    pub(crate) fn read(self: &Arc<Self>, ino: u64, unit: ReadUnit) {
         let range = unit.offset_bytes()..unit.offset_bytes() + unit.len_bytes() as u64;
-        let shared = Arc::clone(&self.shared);
-        self.shared.tree.submit(
+        let reader = Arc::clone(self);
+        self.tree.submit(
             move |view| locate(view, ino, range.clone()),
             move |located| match located {
                 Err(error) => unit.complete(Err(error)),
@@ -62,9 +58,9 @@ impl Reader {
                     fill(unit, len_bytes, parts.into_iter().filter_map(Part::in_memory));
                 }
                 Ok((len_bytes, parts)) => {
-                    let runtime = shared.runtime.clone();
+                    let runtime = reader.runtime.clone();
                     runtime.spawn(async move {
-                        match try_join_all(parts.into_iter().map(|part| shared.bytes(ino, part))).await {
+                        match try_join_all(parts.into_iter().map(|part| reader.bytes(ino, part))).await {
                             Ok(parts) => {
                                 let placed = parts.into_iter().flat_map(|(at, pieces)| pieces.placed(at));
                                 fill(unit, len_bytes, placed);
@@ -76,9 +72,7 @@ impl Reader {
             },
         );
     }
-}
 
-impl Shared {
     /// The bytes of a part of the file `ino`, verified.
     async fn bytes(&self, ino: u64, part: Part) -> Result<(usize, Pieces), BackendError> {
         let stored = match part.bytes {

@@ -29,8 +29,8 @@ pub(crate) struct Rig {
 pub(crate) struct Volume {
     pub(crate) tree: Arc<Tree>,
     pub(crate) segments: Segments,
-    writer: Writer,
-    reader: Reader,
+    writer: Arc<Writer>,
+    reader: Arc<Reader>,
     arena: Arc<Arena>,
 }
 

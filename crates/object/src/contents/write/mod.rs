@@ -50,10 +50,6 @@ const GATHER_MS: u64 = 20;
 
 /// See the [module documentation](self).
 pub(crate) struct Writer {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     tree: Arc<Tree>,
     segments: Segments,
     runtime: Handle,
@@ -65,21 +61,21 @@ impl Writer {
     /// Data that is on its way when all slots are taken.
     pub(crate) const IN_FLIGHT_BYTES: usize = (BACKGROUND_SLOTS + SYNC_SLOTS) * SEGMENT_BYTES;
 
-    pub(crate) fn new(tree: Arc<Tree>, segments: Segments, runtime: Handle) -> Self {
+    pub(crate) fn new(tree: Arc<Tree>, segments: Segments, runtime: Handle) -> Arc<Self> {
         let background = Mutex::new(Queue::gathering(BACKGROUND_SLOTS));
         let sync = Mutex::new(Queue::eager(SYNC_SLOTS));
-        Self { shared: Arc::new(Shared { tree, segments, runtime, background, sync }) }
+        Arc::new(Self { tree, segments, runtime, background, sync })
     }
 
     /// Writes a unit to the file `ino`, and completes it.
     ///
     /// # Blocking
     /// Never.
-    pub(crate) fn write(&self, ino: u64, unit: WriteUnit) {
+    pub(crate) fn write(self: &Arc<Self>, ino: u64, unit: WriteUnit) {
         if unit.len_bytes() < SMALL_BYTES {
             self.write_small(ino, unit);
         } else {
-            self.shared.enqueue(ino, unit);
+            self.enqueue(ino, unit);
         }
     }
 
@@ -88,7 +84,7 @@ impl Writer {
         unit.slices().for_each(|slice| bytes.extend_from_slice(slice));
         let (bytes, offset_bytes) = (bytes.freeze(), unit.offset_bytes());
         let crc32c = crc32c::crc32c(&bytes);
-        self.shared.tree.submit(
+        self.tree.submit(
             move |view| {
                 let (segment, offset) = view.append_small(ino, offset_bytes, crc32c, bytes.clone());
                 let stored_len = bytes.len() as u32;
@@ -101,9 +97,7 @@ impl Writer {
             },
         );
     }
-}
 
-impl Shared {
     fn enqueue(self: &Arc<Self>, ino: u64, unit: WriteUnit) {
         let queue = if unit.is_for_sync() { &self.sync } else { &self.background };
         let (batches, gathers) = {
@@ -113,23 +107,23 @@ impl Shared {
         };
         self.start(batches);
         if gathers {
-            let shared = Arc::clone(self);
+            let writer = Arc::clone(self);
             self.runtime.spawn(async move {
                 tokio::time::sleep(Duration::from_millis(GATHER_MS)).await;
                 let batches = {
-                    let mut queue = shared.background.lock();
+                    let mut queue = writer.background.lock();
                     queue.end_gathering();
                     queue.ready()
                 };
-                shared.start(batches);
+                writer.start(batches);
             });
         }
     }
 
     fn start(self: &Arc<Self>, batches: Vec<Batch>) {
         for batch in batches {
-            let shared = Arc::clone(self);
-            self.runtime.spawn(async move { shared.store(batch).await });
+            let writer = Arc::clone(self);
+            self.runtime.spawn(async move { writer.store(batch).await });
         }
     }
 
