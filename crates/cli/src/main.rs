@@ -5,6 +5,7 @@
 //! spec/             the options of a volume and of the process that serves it, in all sources
 //! exit              failures and exit statuses
 //! commands/         one file or folder per command, among them the mount process and the daemon
+//! server/           a process that serves volumes, until its end or its takeover
 //! volume/           a volume as a mount process and a daemon serve it
 //! keeper/           a mount that outlives its process
 //! source/           a directory or an object volume, and its one owner
@@ -38,6 +39,7 @@ mod output;
 mod parallel;
 mod pods;
 mod registry;
+mod server;
 mod source;
 mod spec;
 mod volume;

@@ -65,3 +65,24 @@ pub(crate) fn for_each_within<T: Send + 'static, R: Send + 'static>(
         }
     }
 }
+
+/// Does `work` on another thread, and calls `tick` at this interval meanwhile.
+pub(crate) fn while_running<T: Send>(every: Duration, work: impl FnOnce() -> T + Send, tick: &mut dyn FnMut()) -> T {
+    thread::scope(|scope| {
+        let (done, outcome) = channel();
+        let working = scope.spawn(move || {
+            // The receiver exists until it has received this.
+            let _ = done.send(work());
+        });
+        loop {
+            match outcome.recv_timeout(every) {
+                Ok(outcome) => return outcome,
+                Err(RecvTimeoutError::Timeout) => tick(),
+                Err(RecvTimeoutError::Disconnected) => match working.join() {
+                    Err(panic) => std::panic::resume_unwind(panic),
+                    Ok(()) => unreachable!("it sends before it ends"),
+                },
+            }
+        }
+    })
+}

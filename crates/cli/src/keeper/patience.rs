@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use crate::os::sys::Signal;
 use crate::output::terminal::errln;
+use crate::server::escalation::{Escalation, Step};
 use crate::volume::session::STALL;
-use crate::volume::shutdown::{Escalation, Step};
 
 /// The signals that have come.
 #[derive(Debug, Default)]

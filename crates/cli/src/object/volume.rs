@@ -23,7 +23,7 @@ use crate::source::object::ObjectVolume;
 use crate::source::opened::Opening;
 use crate::spec::VolumeSpec;
 use crate::volume::tenants::ms;
-use crate::volume::{arena_file, front_end};
+use crate::volume::{arena_file, mounting};
 
 /// Interval between two attempts to open a volume that another process has.
 const TRY_EVERY: Duration = Duration::from_secs(2);
@@ -243,7 +243,7 @@ fn how_to_abandon_data(entry: &Entry) -> String {
 
 /// The age at which the backend follows the writer. The caches of the engine and of the kernel add theirs.
 fn backend_age(follow: Duration) -> Duration {
-    follow - 2 * front_end::cache_timeout(Some(follow))
+    follow - 2 * mounting::cache_timeout(Some(follow))
 }
 
 /// The folder of the local log, created if it does not exist, and whether it was created.
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn all_caches_together_are_not_older_than_the_limit() {
         for follow in [Duration::from_millis(500), Duration::from_secs(5), Duration::from_secs(3600)] {
-            let timeout = front_end::cache_timeout(Some(follow));
+            let timeout = mounting::cache_timeout(Some(follow));
             assert_eq!(backend_age(follow) + 2 * timeout, follow);
             assert!(timeout > Duration::ZERO && backend_age(follow) >= follow / 2, "{follow:?}");
         }

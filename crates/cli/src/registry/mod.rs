@@ -145,8 +145,8 @@ pub(crate) struct Registered {
     path: PathBuf,
     /// The file of the entry, which has the lock of Y2.
     file: File,
-    /// Whether the entry stays when this is dropped.
-    is_left: bool,
+    /// The entry of a predecessor: if this is dropped, it stays for the next process.
+    is_inherited: bool,
 }
 
 impl Registered {
@@ -159,10 +159,15 @@ impl Registered {
         self.file.as_fd()
     }
 
+    /// Makes the entry of a predecessor one of this process, which removes it at the end.
+    pub(crate) fn own(&mut self) {
+        self.is_inherited = false;
+    }
+
     /// Leaves the entry behind as a killed process does, without its lock: it says where the data is.
+    #[cfg(test)]
     pub(crate) fn die(mut self) {
-        self.forget();
-        self.is_left = true;
+        self.is_inherited = true;
     }
 
     /// Leaves the entry behind, with its lock until this process ends.
@@ -182,12 +187,11 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if self.is_left {
-            return;
+        if !self.is_inherited {
+            // Y3. If it failed, the end would look like a death that left nothing in the arena.
+            let _ = self.file.set_len(0);
+            remove_files(&self.path);
         }
-        // Y3. If it failed, the end would look like a death that left nothing in the arena.
-        let _ = self.file.set_len(0);
-        remove_files(&self.path);
         self.forget();
     }
 }
@@ -290,10 +294,11 @@ impl Registry {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.write_all(&serde_json::to_vec(entry)?)?;
         std::fs::rename(&unnamed, &path)?;
-        Ok(self.registered(entry, path, file))
+        Ok(self.registered(entry, path, file, false))
     }
 
-    /// The entry of a predecessor, whose lock `file` has, as one of this process.
+    /// The entry of a predecessor, whose lock `file` has, with this process in it. Until [`Registered::own`], a failure
+    /// leaves it to the next process.
     pub(crate) fn inherit(&self, entry: &Entry, file: OwnedFd) -> io::Result<Registered> {
         let file = File::from(file);
         // In place, because the lock belongs to this file (Y5).
@@ -301,15 +306,15 @@ impl Registry {
         let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         text.resize(text.len().max(len), b' ');
         file.write_all_at(&text, 0)?;
-        Ok(self.registered(entry, self.dir.join(entry.file_name()), file))
+        Ok(self.registered(entry, self.dir.join(entry.file_name()), file, true))
     }
 
-    fn registered(&self, entry: &Entry, path: PathBuf, file: File) -> Registered {
+    fn registered(&self, entry: &Entry, path: PathBuf, file: File, is_inherited: bool) -> Registered {
         let mut own = self.own.entries();
         own.names.insert(entry.file_name().into(), entry.mountpoint.clone());
         own.mountpoints.insert(entry.mountpoint.clone());
         drop(own);
-        Registered { own: self.own.clone(), path, file, is_left: false }
+        Registered { own: self.own.clone(), path, file, is_inherited }
     }
 
     /// Marks a source through which a dead process may have made changes that are not durable.

@@ -32,6 +32,7 @@ use slackwater_mount::tenants::{TenantBy, TenantConfig};
 
 use crate::exit::Failure;
 use crate::object;
+use crate::registry::Entry;
 use crate::volume::name::VolumeName;
 use crate::volume::settings;
 
@@ -329,6 +330,26 @@ impl ServerSpec {
 }
 
 impl MountSpec {
+    /// The options of a volume of a daemon, with their defaults.
+    pub(crate) fn of_volume(volume: VolumeSpec) -> Self {
+        let follow = Some(Follow(volume.follow()));
+        Self { volume: VolumeSpec { follow, ..volume }, server: ServerSpec::default() }
+    }
+
+    /// The options of the mount process of `entry`, with their defaults.
+    pub(crate) fn of_process(self, entry: &Entry) -> Self {
+        let Self { server, volume } = self;
+        let dirty_expire = Some(Age(volume.dirty_expire()));
+        let server = ServerSpec {
+            cache: Some(Size(entry.cache_bytes)),
+            dirty_ratio: Some(server.dirty_ratio()),
+            tenant_by: Some(By(server.tenant_by())),
+            arena: Some(entry.arena.clone()),
+            ..server
+        };
+        Self { server, ..Self::of_volume(VolumeSpec { dirty_expire, ..volume }) }
+    }
+
     /// Sets an option of the volume or of its process, as [`fields::set`].
     ///
     /// # Errors

@@ -20,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
+use slackwater::backend::Backend;
 use slackwater::{Engine, Rescued, SuperBlock, Tunables, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig, ArenaError, Filler, SurvivingVolume, Survivors};
 use slackwater_backends::SystemClock;
@@ -301,12 +302,30 @@ pub(crate) fn write_back(
     }
     let backend = source.backend(Some(&inodes)).map_err(|error| kept(error.to_string()))?;
     let engine = Engine::recover(left.arena, left.survivors, Arc::new(SystemClock), Tunables::default());
-    let volume = engine.mount(&entry.identity, backend).map_err(|error| kept(error.to_string()))?;
+    let rescued = write_back_volume(&engine, &entry.identity, backend, started).map_err(kept)?;
+    drop(engine);
+    remove(path)?;
+    Ok(rescued)
+}
+
+/// Writes back the data of one volume that `engine` has recovered. Passes the volume to `started`, and returns the rescue
+/// files.
+///
+/// # Errors
+/// The data is then still in the arena.
+///
+/// # Blocking
+/// Until everything is written back.
+pub(crate) fn write_back_volume(
+    engine: &Engine,
+    identity: &str,
+    backend: Arc<dyn Backend>,
+    started: impl FnOnce(&Arc<SuperBlock>),
+) -> Result<Vec<Rescued>, String> {
+    let volume = engine.mount(identity, backend).map_err(|error| error.to_string())?;
     started(&volume);
     let rescued = volume.rescued();
-    volume.umount(UmountOptions::default()).map_err(|error| kept(error.to_string()))?;
-    drop((volume, engine));
-    remove(path)?;
+    volume.umount(UmountOptions::default()).map_err(|error| error.to_string())?;
     Ok(rescued)
 }
 

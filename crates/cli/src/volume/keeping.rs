@@ -1,12 +1,11 @@
 //! A volume that is mounted so that it outlives this process ([`crate::keeper`]).
 
-use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
-use slackwater_mount::MountRecord;
+use slackwater_mount::{Kept, MountRecord, MountedVolume};
 
 use crate::exit::Failure;
 use crate::keeper::Parts;
@@ -16,7 +15,6 @@ use crate::registry::{Entry, Registry};
 use crate::source;
 use crate::source::ownership::Ownership;
 use crate::spec::{Transport, VolumeSpec};
-use crate::volume::front_end::{FrontEnd, Kept};
 
 /// More would make a takeover slow: each is sent to the successor.
 const NODES_MAX: usize = 1 << 15;
@@ -36,12 +34,12 @@ impl Keeping {
         &self.volume
     }
 
-    /// The part of the front end.
-    pub(crate) fn front_end(&mut self) -> Result<Kept, Failure> {
+    /// The part of the front end, which may keep as many nodes.
+    pub(crate) fn front_end(&mut self, nodes_max: usize) -> Result<Kept, Failure> {
         let record = MountRecord::create().map_err(failed)?;
         self.add(Part::Record, record.fd())?;
         let keeper = Arc::new(self.volume.clone());
-        Ok(Kept { record, keeper, device: None, files: Vec::new(), nodes_max: 0, nodes: Vec::new() })
+        Ok(Kept { record, keeper, device: None, files: Vec::new(), nodes_max, nodes: Vec::new() })
     }
 
     /// Hands everything to the keeper.
@@ -52,10 +50,10 @@ impl Keeping {
         mut self,
         entry: &Entry,
         options: &VolumeSpec,
-        front_end: &FrontEnd,
+        mounted: &MountedVolume,
         ownership: &Ownership,
     ) -> Result<(), Failure> {
-        self.add(Part::Device, front_end.try_clone_device().map_err(failed)?)?;
+        self.add(Part::Device, mounted.try_clone_device().map_err(failed)?)?;
         self.add(Part::Entry, ownership.registered.file())?;
         if let Some(lock) = ownership.lock() {
             self.add(Part::Source, lock)?;
@@ -72,16 +70,12 @@ impl Keeping {
 ///
 /// # Errors
 /// The predecessor has left something else, or there are no descriptors left.
-pub(crate) fn ownership(
-    inherited: &InheritedVolume,
-    registry: &Registry,
-    entry: &Entry,
-) -> Result<Leaving<Ownership>, Failure> {
+pub(crate) fn ownership(inherited: &InheritedVolume, registry: &Registry, entry: &Entry) -> Result<Ownership, Failure> {
     let part = |part| inherited.parts.duplicate(part).map_err(not_taken_over);
     let registered = registry.inherit(entry, part(Part::Entry)?).map_err(not_taken_over)?;
     // Only directories have a lock.
     let lock = inherited.parts.has(Part::Source).then(|| part(Part::Source)).transpose()?;
-    Ok(Leaving::new(Ownership::inherited(lock, registered)))
+    Ok(Ownership::inherited(lock, registered))
 }
 
 /// The part of the front end of a volume that is taken over.
@@ -100,52 +94,6 @@ pub(crate) fn taken_over(inherited: &InheritedVolume, volume: &KeptVolume) -> Re
 pub(crate) fn nodes_max() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(descriptors / 4).unwrap_or(usize::MAX).min(NODES_MAX)
-}
-
-/// Something of a predecessor, which stays with the keeper unless this process takes it.
-pub(crate) struct Leaving<T: Leave>(Option<T>, bool);
-
-/// Something that a process releases at its end.
-pub(crate) trait Leave {
-    /// Leaves it as a killed process does.
-    fn leave(self);
-}
-
-impl<T: Leave> Leaving<T> {
-    pub(crate) fn new(thing: T) -> Self {
-        Self(Some(thing), true)
-    }
-
-    /// Not of a predecessor: it is released.
-    pub(crate) fn of_this_process(thing: T) -> Self {
-        Self(Some(thing), false)
-    }
-
-    pub(crate) fn take(mut self) -> T {
-        self.0.take().unwrap_or_else(|| unreachable!("it is taken once"))
-    }
-}
-
-impl<T: Leave> Deref for Leaving<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        self.0.as_ref().unwrap_or_else(|| unreachable!("taking it ends this"))
-    }
-}
-
-impl<T: Leave> Drop for Leaving<T> {
-    fn drop(&mut self) {
-        if let (Some(thing), true) = (self.0.take(), self.1) {
-            thing.leave();
-        }
-    }
-}
-
-impl Leave for Ownership {
-    fn leave(self) {
-        self.registered.die();
-    }
 }
 
 /// Why a volume cannot be kept; `None` if it can.

@@ -5,7 +5,7 @@
 //! arena_file, rescued    the cache file, and the data of an earlier mount
 //! damaged_arena          a cache file with damaged records
 //! node_search            files of an earlier mount, on sources that cannot open by handle
-//! front_end              the volume behind its FUSE mount
+//! mounting               the volume behind its FUSE mount
 //! keeping                a volume that outlives its process
 //! session/               one mounted volume: its state, its status, its unmount
 //! settings               what can be changed while it is mounted
@@ -13,14 +13,13 @@
 //! unwritten_files        files that are not yet written back, by name
 //! pressure/              memory pressure, and freeing memory
 //! process                limits and settings of a process that serves volumes
-//! shutdown               what a signal leads to, and how serving ends
 //! ```
 
 pub(crate) mod arena_file;
 mod damaged_arena;
 pub(crate) mod endpoints;
-pub(crate) mod front_end;
 pub(crate) mod keeping;
+pub(crate) mod mounting;
 pub(crate) mod name;
 pub(crate) mod node_search;
 pub(crate) mod pressure;
@@ -29,7 +28,6 @@ pub(crate) mod rescued;
 pub(crate) mod session;
 pub(crate) mod settings;
 mod shrinkers;
-pub(crate) mod shutdown;
 pub(crate) mod tenants;
 mod unwritten_files;
 

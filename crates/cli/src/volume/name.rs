@@ -43,11 +43,6 @@ impl VolumeName {
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
-
-    /// Its path in the daemon's namespace.
-    pub(crate) fn path(&self) -> String {
-        format!("/{self}")
-    }
 }
 
 impl fmt::Display for VolumeName {
@@ -87,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_mount_point_gives_its_last_name() {
-        assert_eq!(VolumeName::of(Path::new("/mnt/web")).unwrap().path(), "/web");
+        assert_eq!(VolumeName::of(Path::new("/mnt/web")).unwrap().as_str(), "web");
         assert!(VolumeName::of(Path::new("/mnt/my files")).unwrap_err().to_string().contains("--name"));
         assert!(VolumeName::of(Path::new("/")).is_err());
     }

@@ -63,9 +63,9 @@ pub(super) fn publish(records: &Records, dead_uses: &[(Setting, u64)], blocks: u
     report.note(
         "Waits are logged by the RCU layer for the thread that unmounts, whatever the form says about itself. A callback barrier waits \
          for all earlier callbacks, and so for the grace periods before them, one or two. The flush of the switch \
-         queue is no RCU wait; the drain counts it. An unmount without waits here still pays for one expedited grace period in the \
-         daemon: there volumes have paths, and Namespace::umount waits for lookups between the detach and the end of the volume \
-         (engine, namespace/umount.rs, step 3). The namespace experiment measures that.",
+         queue is no RCU wait; the drain counts it. An unmount by path also waits for one expedited grace period: Namespace::umount \
+         waits for lookups between the detach and the end of the volume (engine, namespace/umount.rs, step 3). The namespace \
+         experiment measures that.",
     );
     report.note(format!(
         "A tenant writes {blocks} blocks of 4 KiB, each synced. Control: the same writers, each one tenant throughout. By control: \

@@ -1,5 +1,4 @@
-//! A daemon with `--keep`: the descriptors for its keeper, and how it takes the volumes of a predecessor over
-//! ([`crate::keeper`]).
+//! A daemon with `--keep`: how it takes the volumes of a predecessor over ([`crate::keeper`]).
 //!
 //! # Steps of a takeover
 //! 1. Inherit the lock of the socket, the socket and the arena. The configuration is the one with which the first daemon
@@ -9,32 +8,35 @@
 //! 4. Answer requests. Mount configured volumes that the predecessor had not mounted yet.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, exit};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use slackwater_arena::Arena;
+use slackwater_host::Printable as _;
 use slackwater_mount::tenants::TenantConfig;
 
 use crate::arguments::DaemonArguments;
+use crate::commands::daemon::config;
 use crate::commands::daemon::socket::Socket;
-use crate::commands::daemon::volumes::Volumes;
+use crate::commands::daemon::volumes::{Held, Volumes};
 use crate::control::protocol::MountRequest;
 use crate::exit::Failure;
-use crate::keeper::client::{Inheritance, InheritedVolume, KeeperClient, monotonic_ns};
-use crate::keeper::protocol::{Part, Predecessor};
-use crate::keeper::{Parts, Program, process};
+use crate::keeper::client::InheritedVolume;
+use crate::keeper::process;
+use crate::keeper::protocol::Part;
+use crate::os::detach::detach;
 use crate::os::memory_file;
-use crate::parallel::{for_each_parallel, for_each_within};
+use crate::parallel::for_each_within;
 use crate::registry::Entry;
+use crate::server::kept::KeptServer;
+use crate::spec::MountSpec;
 use crate::spec::start::Start;
-use crate::volume::keeping::Leaving;
-use crate::volume::settings;
+use crate::volume::name::VolumeName;
+use crate::volume::session::Session;
+use crate::volume::{keeping, settings};
 
 /// A configuration is no longer than this.
 const CONFIGURATION_BYTES_MAX: u64 = 64 << 20;
@@ -62,87 +64,53 @@ pub(super) fn keep(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     process::run(process::Kept { server, mountpoint: None, is_detached: false })
 }
 
-/// A daemon, and what it has from a predecessor.
-pub(super) struct Kept {
-    pub(super) keeper: Arc<KeeperClient>,
-    inheritance: Option<Inheritance>,
-}
-
-/// Everything that all volumes have in common and that must stay open.
-pub(super) struct Open<'a> {
-    pub(super) socket: &'a Socket,
-    pub(super) listener: &'a UnixListener,
-    pub(super) metrics: Option<&'a TcpListener>,
-    pub(super) web: Option<&'a TcpListener>,
-    pub(super) arena: &'a Arena,
-    pub(super) configuration: &'a str,
-}
-
-impl Kept {
-    /// Joins the keeper.
+impl KeptServer {
+    /// The configuration with which the first daemon was started; for that one, the file at `path`.
     ///
     /// # Errors
-    /// There is none.
-    pub(super) fn join() -> Result<Self, Failure> {
-        let (keeper, inheritance) = KeeperClient::join()?;
-        Ok(Self { keeper, inheritance })
+    /// It cannot be read, or the keeper cannot have it.
+    pub(super) fn configuration(&mut self, path: Option<&Path>) -> Result<String, Failure> {
+        if let Some(fd) = self.inherited(Part::Configuration)? {
+            let text = memory_file::read(fd, CONFIGURATION_BYTES_MAX);
+            let text = text.and_then(|text| String::from_utf8(text).map_err(std::io::Error::other));
+            return text.map_err(|error| self.not_taken_over(error));
+        }
+        let text = path.map(config::read).transpose()?.unwrap_or_default();
+        self.add(Part::Configuration, || memory_file::write("slackwater-configuration", text.as_bytes()))?;
+        Ok(text)
     }
 
-    /// The predecessor, if there was one.
-    pub(super) fn predecessor(&self) -> Option<&Predecessor> {
-        self.inheritance.as_ref().map(|left| &left.predecessor)
-    }
-
-    fn part(&self, part: Part) -> Option<Result<OwnedFd, Failure>> {
-        let left = self.inheritance.as_ref().filter(|left| left.parts.has(part))?;
-        Some(left.parts.duplicate(part).map_err(not_taken_over))
-    }
-
-    /// The configuration with which the predecessor was started.
-    pub(super) fn configuration(&self) -> Option<Result<String, Failure>> {
-        let read = |fd| {
-            let text = memory_file::read(fd, CONFIGURATION_BYTES_MAX)?;
-            String::from_utf8(text).map_err(std::io::Error::other)
-        };
-        Some(self.part(Part::Configuration)?.and_then(|fd| read(fd).map_err(not_taken_over)))
-    }
-
-    /// The socket of the predecessor. It stays if this process fails before it serves.
-    pub(super) fn socket(&self, path: &Path) -> Option<Result<(Leaving<Socket>, UnixListener), Failure>> {
-        let (lock, listener) = self.part(Part::Lock).zip(self.part(Part::Control))?;
-        Some(lock.and_then(|lock| Ok((Leaving::new(Socket::inherited(path, lock.into())), listener?.into()))))
-    }
-
-    /// The socket on which the predecessor served metrics.
-    pub(super) fn metrics(&self) -> Option<Result<TcpListener, Failure>> {
-        Some(self.part(Part::Metrics)?.map(Into::into))
-    }
-
-    /// The socket on which the predecessor served the page for operators.
-    pub(super) fn web(&self) -> Option<Result<TcpListener, Failure>> {
-        Some(self.part(Part::Web)?.map(Into::into))
-    }
-
-    /// The arena of the predecessor.
-    pub(super) fn arena(&self) -> Option<Result<OwnedFd, Failure>> {
-        self.part(Part::Arena)
+    /// The socket at `path`, with its lock at `lock`. If it is that of a predecessor, it stays if this process fails
+    /// before it serves.
+    ///
+    /// # Errors
+    /// As [`Socket::listen`], or there are no descriptors left.
+    pub(super) fn socket(
+        &mut self,
+        path: &Path,
+        lock: &Path,
+        group: Option<&str>,
+    ) -> Result<(Socket, UnixListener), Failure> {
+        if let (Some(lock), Some(listener)) = (self.inherited(Part::Lock)?, self.inherited(Part::Control)?) {
+            return Ok((Socket::inherited(path, lock.into()), listener.into()));
+        }
+        let (socket, listener) = Socket::listen(path, lock, group)?;
+        self.add(Part::Lock, || Ok(socket.lock()))?;
+        self.add(Part::Control, || Ok(&listener))?;
+        Ok((socket, listener))
     }
 
     /// Leaves the volumes that no program can reach any more to the write-back of leftovers: the keeper forgets them,
     /// and their entries count as those of a dead process.
     pub(super) fn leave_unreachable(&mut self) {
-        let Some(left) = &mut self.inheritance else { return };
-        let (reachable, ended) = std::mem::take(&mut left.volumes).into_iter().partition(InheritedVolume::is_connected);
-        left.volumes = reachable;
-        let ended: Vec<_> = ended;
-        for volume in &ended {
-            self.keeper.inherited(&volume.volume).ended();
+        for volume in self.volumes.extract_if(.., |volume| !volume.is_connected()) {
+            self.keeper.iter().for_each(|keeper| keeper.inherited(&volume.volume).ended());
         }
     }
 
     /// The entries of the volumes to take over.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.inheritance.iter().flat_map(|left| &left.volumes).map(|inherited| &inherited.volume.entry)
+        self.volumes.iter().map(|inherited| &inherited.volume.entry)
     }
 
     /// The settings of tenants that were changed since the start of the first daemon, over those of the configuration.
@@ -150,7 +118,7 @@ impl Kept {
     /// # Errors
     /// A setting has a value that is not known here.
     pub(super) fn change_tenants(&self, tenants: &mut BTreeMap<PathBuf, TenantConfig>) -> Result<(), Failure> {
-        for (name, value) in self.predecessor().iter().flat_map(|predecessor| &predecessor.settings) {
+        for (name, value) in self.predecessor.iter().flat_map(|predecessor| &predecessor.settings) {
             let Some((key, tenant)) = name.split_once(' ') else { continue };
             let config = tenants.entry(tenant.into()).or_default();
             *config = settings::changed(*config, key, value)?;
@@ -158,36 +126,12 @@ impl Kept {
         Ok(())
     }
 
-    /// Hands everything to the keeper that does not belong to one volume. From now on a successor follows.
-    ///
-    /// # Errors
-    /// The keeper has not taken it.
-    pub(super) fn hold(&self, open: &Open<'_>) -> Result<(), Failure> {
-        let failed = |error: std::io::Error| Failure::failed(format!("cannot keep the daemon: {error}"));
-        let configuration = memory_file::write("slackwater-configuration", open.configuration.as_bytes());
-        let configuration = configuration.map_err(failed)?;
-        let arena = open.arena.try_clone_lock().map_err(std::io::Error::other).map_err(failed)?;
-        let mut parts = Parts::default();
-        let mut add = |part, fd: BorrowedFd<'_>| parts.add(part, fd).map_err(failed);
-        add(Part::Configuration, configuration.as_fd())?;
-        add(Part::Arena, arena.as_fd())?;
-        add(Part::Lock, open.socket.lock().as_fd())?;
-        add(Part::Control, open.listener.as_fd())?;
-        open.metrics.map_or(Ok(()), |listener| add(Part::Metrics, listener.as_fd()))?;
-        open.web.map_or(Ok(()), |listener| add(Part::Web, listener.as_fd()))?;
-        self.keeper.hold(&parts)?;
-        self.keeper.serves(None)
-    }
-
     /// Takes all volumes over. Those whose source does not answer in time are taken over when it does.
     ///
     /// # Errors
     /// A thread cannot be started, or the keeper is gone.
     pub(super) fn take_over(&mut self, volumes: &Arc<Volumes>) -> Result<(), Failure> {
-        let Some(Inheritance { predecessor, volumes: inherited, parts: _ }) = self.inheritance.as_mut() else {
-            return Ok(());
-        };
-        let inherited = std::mem::take(inherited);
+        let inherited = std::mem::take(&mut self.volumes);
         let (taking, count) = (Arc::clone(volumes), inherited.len());
         let take_over = move |inherited| take_over_one(&taking, inherited);
         let taken = for_each_within("sw-takeover", inherited, TAKEN_OVER_WITHIN, take_over);
@@ -199,12 +143,12 @@ impl Kept {
                 "some sources do not answer; their volumes are served when they do"
             );
         }
-        self.keeper.serves(Some(predecessor))
+        self.serves()
     }
 
     /// The configured volumes that the predecessor, if there was one, had not mounted when it died.
     pub(super) fn not_mounted(&self, configured: Vec<MountRequest>, volumes: &Volumes) -> Vec<MountRequest> {
-        let Some(predecessor) = self.predecessor() else { return configured };
+        let Some(predecessor) = &self.predecessor else { return configured };
         if predecessor.settings.contains_key(STARTED) {
             return Vec::new();
         }
@@ -216,7 +160,7 @@ impl Kept {
 
     /// Records that the configured volumes were mounted.
     pub(super) fn started(&self) {
-        self.keeper.set(STARTED, "yes");
+        self.keeper.iter().for_each(|keeper| keeper.set(STARTED, "yes"));
     }
 }
 
@@ -241,19 +185,48 @@ fn take_over_one(volumes: &Volumes, inherited: InheritedVolume) {
     }
 }
 
-/// Exits for a successor. Nothing is released: the keeper has all of it.
-pub(super) fn hand_over(volumes: &Volumes, keeper: &KeeperClient, program: Option<&Program>) -> ! {
-    volumes.refuse_changes();
-    let stopped_ns = monotonic_ns();
-    for_each_parallel(usize::MAX, volumes.sessions().into_iter(), |(_, session)| {
-        if let Some((front_end, _)) = session.served() {
-            front_end.hand_over();
-        }
-    });
-    keeper.hand_over(stopped_ns, program);
-    exit(0)
-}
+impl Volumes {
+    /// Takes a volume over.
+    ///
+    /// # Errors
+    /// The cause of the failure; the keeper has the volume as before.
+    ///
+    /// # Blocking
+    /// For the source.
+    fn take_over(&self, inherited: &InheritedVolume) -> Result<(), Failure> {
+        let held = &inherited.volume;
+        let keeper = self.shared.keeper.as_ref().ok_or_else(|| keeping::not_taken_over("there is no keeper"))?;
+        let entry = Arc::new(held.entry.clone().of_successor(keeper.pid));
+        let name = VolumeName::new(entry.volume.as_deref().unwrap_or_default())?;
+        let reservation = self.reserve(&name, &entry)?;
+        let mut ownership = keeping::ownership(inherited, &self.shared.registry, &entry)?;
+        let (options, kept) = (held.changed(held.options.clone())?, keeper.inherited(held));
+        let spec = MountSpec::of_volume(options.clone());
+        let session = Session::new(entry, Some(kept.clone()), spec, self.shared.tally.clone());
+        let (source, mounted) = self.open(&name, &session, &options, Some(keeping::taken_over(inherited, &kept)?))?;
+        Session::inherit(&mounted, held);
+        ownership.registered.own();
+        let is_ending = self.serve(reservation, &session, &mounted, Held { source, ownership });
+        // The shutdown has not seen this volume.
+        if is_ending { self.umount(&name, &session, true) } else { Ok(()) }
+    }
 
-fn not_taken_over(error: impl std::fmt::Display) -> Failure {
-    Failure::failed(format!("cannot take the daemon over: {error}"))
+    /// Ends the mount of a volume that cannot be taken over. Its data stays in the arena, and a later mount of the source
+    /// writes it back.
+    fn give_up(&self, inherited: InheritedVolume) {
+        let mountpoint = inherited.volume.entry.mountpoint.clone();
+        if let Some(keeper) = &self.shared.keeper {
+            keeper.inherited(&inherited.volume).ended();
+        }
+        // The last descriptor of the connection.
+        drop(inherited);
+        if let Err(error) = detach(&mountpoint) {
+            tracing::error!("cannot free {}, the mount point of a volume given up: {error}", mountpoint.printable());
+        }
+    }
+
+    /// Whether a volume has this name.
+    fn has(&self, name: &str) -> bool {
+        VolumeName::new(name).is_ok_and(|name| self.state().by_name.contains_key(&name))
+    }
 }

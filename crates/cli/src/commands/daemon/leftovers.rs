@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use slackwater::{Engine, UmountOptions};
+use slackwater::{Engine, SuperBlock};
 use slackwater_arena::{Arena, Survivors};
 use slackwater_host::Printable as _;
 use slackwater_host::size;
@@ -220,9 +220,8 @@ fn written_back(
     let written = || -> Result<(), String> {
         let Some(left) = left else { return Ok(()) };
         let backend = opened.backend(Some(&left.nodes)).map_err(|error| error.to_string())?;
-        let volume = engine.mount(&entry.identity, backend).map_err(|error| error.to_string())?;
-        rescued::print_all(&volume.rescued(), entry.source.name());
-        volume.umount(UmountOptions::default()).map_err(|error| error.to_string())
+        let print = |volume: &Arc<SuperBlock>| rescued::print_all(&volume.rescued(), entry.source.name());
+        arena_file::write_back_volume(engine, &entry.identity, backend, print).map(drop)
     };
     // If data is left, so is the claim: another writer would make the data older than the volume.
     written()?;

@@ -7,8 +7,8 @@
 //! volumes               the volumes, from mount to unmount
 //! events                events for `slackwater events`
 //! web                   the page for operators
-//! kept                  a daemon that outlives its process, and its takeover
-//! main_loop, systemd    signals, the end of the daemon, the service manager
+//! kept                  the takeover of a daemon that outlives its process
+//! serving, systemd      the end of the daemon, the service manager
 //! ```
 //!
 //! # Steps
@@ -18,15 +18,14 @@
 //!    daemon with `--keep` has its arena and its volumes from the keeper ([`kept`]).
 //! 4. Start the engine and the FUSE threads; from here on requests are answered.
 //! 5. Mount the volumes of the configuration. A volume that fails to mount is reported and does not stop the others.
-//! 6. Serve until the end is requested ([`main_loop`]).
+//! 6. Serve until the end is requested ([`serving`]).
 
-pub(crate) mod attach;
 mod config;
 mod events;
 mod kept;
 mod leftovers;
-mod main_loop;
 mod responder;
+mod serving;
 mod socket;
 mod startup;
 mod systemd;
@@ -40,7 +39,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
-use slackwater::{Engine, Namespace, Tunables, UmountGrace};
+use slackwater::{Engine, Tunables};
 use slackwater_backends::SystemClock;
 use slackwater_host::Printable as _;
 use slackwater_host::size;
@@ -48,30 +47,28 @@ use slackwater_mount::tenants::TenantConfig;
 
 use crate::arguments::DaemonArguments;
 use crate::commands::doctor;
-use crate::control::protocol::{EventKind, MountRequest};
+use crate::control::protocol::EventKind;
 use crate::control::server;
 use crate::exit::Failure;
 use crate::keeper::client::KeeperClient;
+use crate::keeper::protocol::Part;
 use crate::os::kernel;
 use crate::os::sys::Signals;
 use crate::output::terminal::{errln, outln};
 use crate::pods::Pods;
 use crate::registry::{Entry, Found, Registry};
+use crate::server::kept::KeptServer;
+use crate::server::main_loop::{End, MainLoop};
 use crate::spec::ServerSpec;
 use crate::spec::values::Address;
 use crate::volume::arena_file;
-use crate::volume::keeping::Leaving;
 use crate::volume::process::{prepare_process, tunables};
 use crate::volume::session::Tally;
-use crate::volume::shutdown::End;
-use crate::volume::{front_end, pressure};
+use crate::volume::{mounting, pressure};
 use crate::{http, log, metrics};
 
-use self::kept::Kept;
 use self::leftovers::Leftovers;
-use self::main_loop::MainLoop;
 use self::responder::Responder;
-use self::socket::Socket;
 use self::volumes::{Shared, Volumes};
 use self::web::Web;
 
@@ -96,102 +93,72 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     // Before the first thread, because all threads inherit the mask.
     let signals = Signals::block();
     prepare_process(DESCRIPTORS);
-    let mut kept = arguments.kept.then(Kept::join).transpose()?;
-    let inherited = kept.as_ref().filter(|kept| kept.predecessor().is_some());
-    if inherited.is_none() {
+    let mut kept = KeptServer::join("daemon", arguments.kept)?;
+    let is_successor = kept.is_successor();
+    if !is_successor {
         kernel::check(kernel::Version::running())?;
         doctor::check_fuse()?;
     }
-    let configuration = match inherited.and_then(Kept::configuration) {
-        Some(configuration) => configuration?,
-        None => arguments.config.as_deref().map(config::read).transpose()?.unwrap_or_default(),
-    };
-    let config = config_of(arguments, &configuration)?;
+    let config = config_of(arguments, &kept.configuration(arguments.config.as_deref())?)?;
     let registry = Registry::open()?;
     let socket_path = arguments.at.path()?;
     let name = socket::name_of(&socket_path)?;
-    let (socket, listener) = match inherited.and_then(|kept| kept.socket(&socket_path)) {
-        Some(inherited) => inherited?,
-        None => {
-            let group = config.socket_group.as_deref();
-            let (socket, listener) = Socket::listen(&socket_path, &registry.lock_of(&name), group)?;
-            (Leaving::of_this_process(socket), listener)
-        }
-    };
-    let main_loop = MainLoop::begin(signals);
+    let (mut socket, listener) = kept.socket(&socket_path, &registry.lock_of(&name), config.socket_group.as_deref())?;
+    let main_loop = MainLoop::begin(signals, false, "Interrupted before anything was mounted: nothing is lost.");
     let arena_path = match &config.arena {
         Some(path) => arena_file::named(path)?,
         None => arena_file::default_path(&name)?,
     };
 
-    let metrics = match inherited.and_then(Kept::metrics) {
-        Some(listener) => Some(listener?),
-        None => config.metrics.map(|Address(address)| http::listen("--metrics", address)).transpose()?,
-    };
-
-    let web = match Web::open(&config, inherited.and_then(Kept::web)) {
+    let listen = |Address(address)| kept.part(Part::Metrics, || http::listen("--metrics", address));
+    let metrics = config.metrics.map(listen).transpose()?;
+    let web = match Web::open(&config, |address| kept.part(Part::Web, || http::listen("--web", address))) {
         // Such as a file with the token that is gone: no reason to give the volumes up.
-        Err(failure) if inherited.is_some() => {
+        Err(failure) if is_successor => {
             tracing::warn!(%failure, "the page for operators is not served any more");
             None
         }
         web => web?,
     };
 
-    if let Some(kept) = &mut kept {
-        kept.leave_unreachable();
-    }
+    kept.leave_unreachable();
     let dead = leftovers::of_dead(&registry, &arena_path)?;
-    let is_successor = kept.as_ref().is_some_and(|kept| kept.predecessor().is_some());
     if !is_successor {
         leftovers::free_mount_points(&dead);
     }
-    let (engine, left) = match kept.as_ref().and_then(Kept::arena) {
-        Some(arena) => recover_engine(&config, arena?, &arena_path, &dead, kept.iter().flat_map(Kept::entries))?,
+    let (engine, left) = match kept.inherited(Part::Arena)? {
+        Some(arena) => recover_engine(&config, arena, &arena_path, &dead, kept.entries())?,
         None => start_engine(&config, &arena_path, &dead, &main_loop)?,
     };
+    kept.add(Part::Arena, || engine.arena().try_clone_lock().map_err(std::io::Error::other))?;
     let mut tenants = config.tenants();
-    kept.as_ref().map_or(Ok(()), |kept| kept.change_tenants(&mut tenants))?;
-    let keeper = kept.as_ref().map(|kept| Arc::clone(&kept.keeper));
+    kept.change_tenants(&mut tenants)?;
     let pods = registry.pods_of(&name);
     let at = Place { socket: socket_path.clone(), arena: arena_path.clone(), pods };
-    let volumes = start_volumes(&config, tenants, &engine, registry, at, left, keeper);
+    let volumes = start_volumes(&config, tenants, &engine, registry, at, left, kept.keeper.clone());
     // Nothing was written yet: apart from the data of a dead daemon, the file is empty.
     let volumes = volumes.inspect_err(|_| drop(remove_if_empty(&engine, &Leftovers::default(), &arena_path)))?;
-    let shrunk = engine.clone();
-    let shrink = move |priority| shrunk.shrink(priority);
-    let listens = pressure::Listener::start(Arc::clone(&volumes.shared.tally.pressure), shrink);
+    let listens = pressure::Listener::start(Arc::clone(&volumes.shared.tally.pressure), engine.clone());
     let weak_volumes = Arc::downgrade(&volumes);
     log::forward_to(move |line| {
         if let Some(volumes) = weak_volumes.upgrade() {
             volumes.shared.events.send(EventKind::Warning, None, line);
         }
     });
-    match &mut kept {
-        Some(kept) if is_successor => {
-            kept.take_over(&volumes)?;
-            leftovers::free_mount_points(&dead);
-        }
-        Some(kept) => kept.hold(&kept::Open {
-            socket: &socket,
-            listener: &listener,
-            metrics: metrics.as_ref(),
-            web: web.as_ref().map(Web::listener),
-            arena: engine.arena(),
-            configuration: &configuration,
-        })?,
-        None => {}
+    if is_successor {
+        kept.take_over(&volumes)?;
+        leftovers::free_mount_points(&dead);
+    } else {
+        kept.hold()?;
+        kept.serves()?;
     }
-    let socket = socket.take();
+    socket.own();
     let seen = Arc::clone(&volumes);
     let metrics = metrics.map(|listener| metrics::serve(listener, move || seen.snapshot(), || true)).transpose();
     let metrics = metrics.map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))?;
     let web = web.map(|web| web.serve(&volumes)).transpose();
     let web = web.map_err(|error| Failure::failed(format!("cannot serve the page for operators: {error}")))?;
-    let configured: Vec<MountRequest> = match &kept {
-        Some(kept) => kept.not_mounted(config::mounts(&config).collect(), &volumes),
-        None => config::mounts(&config).collect(),
-    };
+    let configured = kept.not_mounted(config::mounts(&config).collect(), &volumes);
     // Before the first answer, because the end of such a volume may be asked for.
     let left = startup::leftovers(&volumes, &configured, dead);
     let unanswered = server::start(listener, responder::LIMITS, Arc::new(Responder::new(Arc::clone(&volumes))))
@@ -199,10 +166,8 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let mounted = startup::mount_volumes(&volumes, &engine, &configured, left)
         .map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))?;
     let watched = Arc::clone(&volumes);
-    systemd::ready(volumes.sessions().len(), move || watched.is_answering());
-    if let Some(kept) = &kept {
-        kept.started();
-    }
+    systemd::ready(volumes.mounted().len(), move || watched.is_answering());
+    kept.started();
     if !is_successor {
         outln!(
             "Listening at {}: {mounted} of {} volumes mounted, cache {}.",
@@ -222,11 +187,11 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let end = main_loop.run(&volumes);
     volumes.shared.events.end();
     unanswered.wait_for_none();
-    if let Some(kept) = &kept {
-        kept.keeper.done();
+    if let Some(keeper) = &kept.keeper {
+        keeper.done();
     }
     if end != End::Flushed {
-        main_loop::end_with_data_left(&volumes, end);
+        serving::end_with_data_left(&volumes, end);
     }
     drop((listens, metrics, web));
     volumes.shared.tally.pods.end();
@@ -268,10 +233,9 @@ fn start_volumes(
     keeper: Option<Arc<KeeperClient>>,
 ) -> Result<Arc<Volumes>, Failure> {
     let shared = Shared {
-        namespace: Namespace::new(engine, UmountGrace::default()),
         engine: engine.clone(),
-        pool: front_end::pool(keeper.is_some())?,
-        tenancy: front_end::tenancy(config.tenant_by(), tenants.clone(), engine)?,
+        pool: mounting::pool(keeper.is_some())?,
+        tenancy: mounting::tenancy(config.tenant_by(), tenants.clone(), engine)?,
         tenants: Mutex::new(tenants),
         registry,
         socket: at.socket,
@@ -310,11 +274,7 @@ fn start_engine(
         return Ok((Engine::recover(arena, survivors, Arc::new(SystemClock), tunables), left));
     }
     let cache_bytes = arena_file::cache_bytes(config.cache, arena_path);
-    let check = || match main_loop.is_asked() {
-        true => Err(Failure::failed("Interrupted before anything was mounted: nothing is lost.")),
-        false => Ok(()),
-    };
-    let (arena, filler) = arena_file::create(arena_path, cache_bytes, VOLUMES_MAX, check)?;
+    let (arena, filler) = arena_file::create(arena_path, cache_bytes, VOLUMES_MAX, || main_loop.check())?;
     if let Some(filler) = filler {
         arena_file::fill(filler);
     }

@@ -7,7 +7,7 @@ use crate::commands::daemon::volumes::Volumes;
 use crate::control::protocol::{Reply, Request, VolumeRef};
 use crate::control::server::{Limits, Respond};
 use crate::exit::{Failure, Reason};
-use crate::volume::tenants;
+use crate::volume::{mounting, tenants};
 
 /// Enough for the unmounts and listeners of a script at the same time, with space for queries.
 const CONNECTIONS_MAX: usize = 256;
@@ -28,8 +28,8 @@ impl Responder {
         let volumes = &self.volumes;
         match (Some(volume).filter(|volume| !volume.is_empty()), request) {
             (None, Request::Mount(request)) => {
-                let (name, front_end) = volumes.mount(&request)?;
-                Ok(Reply::Mounted { name: name.to_string(), missing_features: front_end.missing_features() })
+                let (name, mounted) = volumes.mount(&request)?;
+                Ok(Reply::Mounted { name: name.to_string(), missing_features: mounting::missing_features(&mounted) })
             }
             (None, Request::List) => Ok(Reply::List(volumes.list())),
             (None, Request::Tenants) => {

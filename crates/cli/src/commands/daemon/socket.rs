@@ -22,11 +22,12 @@ use crate::exit::Failure;
 use crate::os::private_socket;
 use crate::output::shell;
 use crate::output::terminal::errln;
-use crate::volume::keeping::Leave;
 
 /// A listening socket of this process. Dropping it removes the socket file.
 pub(crate) struct Socket {
     path: PathBuf,
+    /// The socket of a predecessor: if this is dropped, the file stays for the next process.
+    is_inherited: bool,
     /// K1.
     lock: File,
 }
@@ -61,7 +62,7 @@ impl Socket {
         }
         // K2: no other thread creates files yet.
         let listener = private_socket::listen(path).map_err(|error| failed("listen at", &error))?;
-        let socket = Self { path: path.to_path_buf(), lock };
+        let socket = Self { path: path.to_path_buf(), is_inherited: false, lock };
         if let Some(gid) = gid {
             chownat(CWD, path, None, Some(gid), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
                 .map_err(io::Error::from)
@@ -73,11 +74,16 @@ impl Socket {
 }
 
 impl Socket {
-    /// The socket of a predecessor, with its lock.
+    /// The socket of a predecessor, with its lock. Until [`own`](Self::own), a failure leaves it to the next process.
     pub(crate) fn inherited(path: &Path, lock: File) -> Self {
         // It serves messages only.
         let _ = write_pid(&lock);
-        Self { path: path.to_path_buf(), lock }
+        Self { path: path.to_path_buf(), is_inherited: true, lock }
+    }
+
+    /// Makes the socket of a predecessor one of this process.
+    pub(crate) fn own(&mut self) {
+        self.is_inherited = false;
     }
 
     /// The lock, which belongs to the daemon as long as it is open.
@@ -86,16 +92,12 @@ impl Socket {
     }
 }
 
-impl Leave for Socket {
-    fn leave(self) {
-        std::mem::forget(self);
-    }
-}
-
 impl Drop for Socket {
     fn drop(&mut self) {
-        // If this fails, the next daemon removes it.
-        let _ = fs::remove_file(&self.path);
+        if !self.is_inherited {
+            // If this fails, the next daemon removes it.
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -10,10 +10,12 @@ use slackwater::backend::MemBackend;
 use slackwater::{Engine, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::SystemClock;
+use slackwater_fuse::MissingFeature;
+use slackwater_mount::UmountRequest;
 
 use crate::exit::Failure;
 use crate::spec::VolumeSpec;
-use crate::volume::front_end::{self, FrontEnd, MissingFeature, UmountRequest};
+use crate::volume::mounting;
 
 /// The smallest arena that works.
 const ARENA_BYTES: u64 = 8 << 20;
@@ -38,10 +40,12 @@ pub(crate) fn run() -> Result<Trial, Failure> {
     let engine = Engine::new(arena, Arc::new(SystemClock), Tunables::default());
     let volume = engine.mount("trial", Arc::new(MemBackend::new())).map_err(|error| cannot(&error))?;
     let options = VolumeSpec { nosuid: true, nodev: true, noexec: true, ..VolumeSpec::default() };
-    let front_end = FrontEnd::open(&front_end::pool(false)?, &volume, &place.0, &place.0, &options, None, None)?;
-    let trial = Trial { missing: front_end.missing().to_vec(), no_uring: front_end.rings().err() };
+    let pool = mounting::pool(false)?;
+    let mounted = mounting::mount(&pool, &volume, &place.0, &place.0, &options, None, None)?;
+    let no_uring = mounted.rings().err().map(|error| error.to_string());
+    let trial = Trial { missing: mounted.missing_features().to_vec(), no_uring };
     let request = UmountRequest { deadline: Some(DEADLINE), stall: None, force: true, discard: false };
-    front_end.umount(request, &|| {})?;
+    mounted.umount(request, &|_| {}).map_err(|error| mounting::failed_at(&place.0, &error))?;
     Ok(trial)
 }
 

@@ -10,11 +10,10 @@ use crate::exit::{Failure, Reason};
 use crate::output::shell;
 use crate::output::terminal::outln;
 use crate::registry::{Entry, Found};
-use crate::spec::values::{Age, By, Follow, Size};
-use crate::spec::{MountSpec, ServerSpec, VolumeSpec, wire};
+use crate::spec::wire;
 
-/// Has the process of `found` mount its volume at the mount point of `entry`, and announces it. Returns whether it has: not if it is about
-/// to end, or cannot mount a volume twice.
+/// Has the process of `found` mount its volume at the mount point of `entry`, and announces it. Returns whether it has:
+/// not if it is about to end, or cannot mount a volume twice.
 ///
 /// # Errors
 /// The volume does not have one of the options that were stated, or cannot be mounted there.
@@ -55,21 +54,4 @@ fn announce(found: &Found, entry: &Entry) {
     let (source, mountpoint) = (entry.source.name().printable(), entry.mountpoint.printable());
     outln!("Mounted {source} at {mountpoint}: one more mount point of the volume that pid {} serves.", found.entry.pid);
     outln!("Unmount with: slackwater umount {}", shell::word(&entry.mountpoint));
-}
-
-/// The options of a mount process with their defaults, for those that want to mount its source as well.
-pub(super) fn running(spec: &MountSpec, entry: &Entry) -> MountSpec {
-    let MountSpec { mut server, volume } = spec.clone();
-    server.cache = Some(Size(entry.cache_bytes));
-    server.dirty_ratio = Some(server.dirty_ratio());
-    server.tenant_by = Some(By(server.tenant_by()));
-    server.arena = Some(entry.arena.clone());
-    let dirty_expire = Some(Age(volume.dirty_expire()));
-    MountSpec { server, ..of_volume(VolumeSpec { dirty_expire, ..volume }) }
-}
-
-/// The options of a volume with their defaults.
-pub(crate) fn of_volume(volume: VolumeSpec) -> MountSpec {
-    let follow = Some(Follow(volume.follow()));
-    MountSpec { volume: VolumeSpec { follow, ..volume }, server: ServerSpec::default() }
 }

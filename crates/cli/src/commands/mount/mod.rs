@@ -5,21 +5,31 @@
 //! 2. Take ownership of the source (`ownership`), and answer queries of the command (`session`). If a live process has
 //!    the source, have it mounted here as well (`attach`), and end. Open the source (`opened`).
 //! 3. Write back what a dead predecessor left (`arena_file`).
-//! 4. Create a new arena, an engine, a volume and the mount (`front_end`), and announce it.
-//! 5. Serve until the end is requested in any way (`main_loop`); then release everything.
+//! 4. Create a new arena, an engine, a volume and the mount ([`running`]), and announce it.
+//! 5. Serve until the end is requested in any way ([`serving`]); then release everything.
 //!
 //! A signal before step 4 ends the process at once: it has changed nothing yet, and data that it writes back stays in
 //! the old arena until it is in the source. So does a signal while the new arena is allocated, which has no name before
 //! it is complete. A later signal unmounts.
+//!
+//! # Steps of a takeover
+//! The successor in a mount with `--keep` ([`crate::keeper`]) has the things that another process opens
+//! ([`crate::server::kept`]), and other steps 1 to 4:
+//!
+//! 1. Nothing is checked: the mount exists.
+//! 2. Inherit the registry entry and the lock of the source, and answer queries.
+//! 3. Open the arena, recover the engine, and mount the volume in it: dirty data is served and written back from then on.
+//! 4. Serve the connection, which the kernel makes send the unanswered requests again, and notify the keeper. After a
+//!    failure before that, the next process tries again.
 
 pub(crate) mod attach;
 pub(crate) mod background;
 pub(crate) mod in_daemon;
-mod kept;
-mod main_loop;
 pub(crate) mod mount_helper;
 pub(crate) mod options;
 pub(crate) mod remount;
+mod running;
+mod serving;
 
 use std::io;
 use std::net::TcpListener;
@@ -27,13 +37,8 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use humantime::format_duration;
-use slackwater::backend::Backend;
-use slackwater::{Engine, SuperBlock};
-use slackwater_backends::SystemClock;
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 
@@ -42,39 +47,33 @@ use crate::commands::doctor;
 use crate::control::protocol::ObjectRole;
 use crate::control::server::{self, Unanswered};
 use crate::exit::{Failure, Reason};
-use crate::keeper::client::KeeperClient;
+use crate::keeper::client::InheritedVolume;
+use crate::keeper::process;
 use crate::keeper::protocol::Part;
 use crate::os::sys::Signals;
 use crate::os::{early_exit, kernel};
-use crate::output::progress::Meter;
 use crate::output::shell;
 use crate::output::terminal::{errln, outln};
 use crate::registry::{Entry, Found, Registry};
-use crate::source::opened::{Opened, Opening};
+use crate::server::kept::KeptServer;
+use crate::server::main_loop::{End, MainLoop};
 use crate::source::ownership::{self, Ownership};
+use crate::spec::start::Start;
 use crate::spec::values::Address;
-use crate::spec::{MountSpec, VolumeSpec};
-use crate::volume::arena_file::{self, Left};
-use crate::volume::front_end::{self, FrontEnd, Kept};
-use crate::volume::keeping::nodes_max;
+use crate::spec::{MountSpec, Transport, VolumeSpec};
+use crate::volume::keeping::{self, Keeping};
 use crate::volume::process::{prepare_process, tunables};
 use crate::volume::session::{Session, Tally};
-use crate::volume::shutdown::End;
-use crate::volume::{endpoints, pressure, rescued};
+use crate::volume::{arena_file, endpoints, mounting};
 use crate::{http, metrics};
 
 use self::background::Departure;
-use self::kept::Keeping;
-use self::main_loop::MainLoop;
+use self::running::Running;
+use self::serving::OneMount;
 
 /// Descriptors for files of the source, up to three each, and for everything else. When they are short, clean files are
 /// closed.
 const DESCRIPTORS: u64 = 64 << 10;
-
-/// How long the end of a mount waits for the last users of its directory, and how often it looks. They have only references
-/// left to drop.
-const LAST_USERS_WITHIN: Duration = Duration::from_millis(200);
-const LAST_USERS_LOOK: Duration = Duration::from_micros(100);
 
 /// Mounts, and stays until it is unmounted.
 ///
@@ -83,9 +82,25 @@ const LAST_USERS_LOOK: Duration = Duration::from_micros(100);
 pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
     let arguments = options::with_option_lists(arguments)?;
     match arguments.background {
-        true => background::start(&kept::checked(arguments)?, true),
+        true => background::start(&checked(arguments)?, true),
         false => serve(arguments),
     }
+}
+
+/// The arguments, with what a mount that is kept cannot have.
+///
+/// # Errors
+/// Such a mount cannot be kept.
+fn checked(mut arguments: MountArguments) -> Result<MountArguments, Failure> {
+    if !arguments.keep {
+        return Ok(arguments);
+    }
+    let refused = |what: &str| Failure::usage(format!("--keep: {what}")).advise("mount it without --keep");
+    if let Some(why) = keeping::refusal(&arguments.source, &arguments.spec.volume) {
+        return Err(refused(why));
+    }
+    arguments.spec.volume.transport = Transport::Dev;
+    Ok(arguments)
 }
 
 /// Mounts in this process or, if the mount is kept, in one of its own, whose keeper this process becomes.
@@ -93,11 +108,28 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<ExitCode, Failure> {
 /// # Errors
 /// As [`run`].
 pub(crate) fn serve(arguments: MountArguments) -> Result<ExitCode, Failure> {
-    let arguments = kept::checked(arguments)?;
-    match arguments.keep && !arguments.kept {
-        true => kept::keep(&arguments),
-        false => mount(&arguments).map(|()| ExitCode::SUCCESS),
+    let arguments = checked(arguments)?;
+    if arguments.kept || !arguments.keep {
+        return mount(&arguments).map(|()| ExitCode::SUCCESS);
     }
+    let mountpoint = endpoints::name_of(&arguments.mountpoint).unwrap_or_else(|_| arguments.mountpoint.clone());
+    let is_detached = arguments.detached;
+    let server = Start::Mount(Box::new(MountArguments { kept: true, ..arguments }));
+    process::run(process::Kept { server, mountpoint: Some(mountpoint), is_detached })
+}
+
+/// A source that this process owns, and its mount until the engine exists.
+struct Begun {
+    session: Arc<Session>,
+    ownership: Ownership,
+    /// The options of the mount as it is now.
+    spec: MountSpec,
+    /// If a process in the background has still to leave.
+    departure: Option<Departure>,
+    /// For a keeper, if the mount is new.
+    keeping: Option<Keeping>,
+    /// The volume of a predecessor.
+    inherited: Option<InheritedVolume>,
 }
 
 fn mount(arguments: &MountArguments) -> Result<(), Failure> {
@@ -113,16 +145,73 @@ fn mount(arguments: &MountArguments) -> Result<(), Failure> {
     }
     slackwater::register_barriers();
     // Before the first thread, because all threads inherit the mask.
-    let main_loop = MainLoop::begin(Signals::block());
+    let main_loop = MainLoop::begin(Signals::block(), true, "Interrupted before it was mounted: nothing is lost.");
     if arguments.detached && !arguments.kept {
         background::end_with_starter()?;
     }
     prepare_process(DESCRIPTORS);
-    let mut keeping = match arguments.kept.then(KeeperClient::join).transpose()? {
-        Some((keeper, Some(inheritance))) => return kept::take_over(arguments, main_loop, &keeper, inheritance),
-        joined => joined.map(|(keeper, _)| Keeping::new(&keeper)),
+    let mut kept = KeptServer::join("mount", arguments.kept)?;
+    let begun = match kept.is_successor() {
+        true => {
+            // A signal unmounts it.
+            main_loop.mounting();
+            Some(begin_takeover(arguments, &mut kept)?)
+        }
+        false => begin(arguments, &kept)?,
     };
+    let Some(begun) = begun else { return Ok(()) };
+    let Begun { session, mut ownership, spec, departure, keeping, inherited } = begun;
+    // Before anything is written back or mounted, because the port may be in use.
+    let listen = |Address(address)| kept.part(Part::Metrics, || http::listen("--metrics", address));
+    let metrics = arguments.spec.server.metrics.map(listen).transpose()?;
+    if let Some(departure) = &departure {
+        kept.add(Part::Log, || Ok(departure.log()))?;
+    }
+    let not_listening =
+        |error: io::Error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}"));
+    let bind = || UnixListener::bind(ownership.registered.socket()).map_err(not_listening);
+    let listener = kept.part(Part::Control, bind)?;
+    let unanswered = server::start(listener, server::PRIVATE, Arc::clone(&session) as _).map_err(not_listening)?;
+    let metrics = metrics.map(|listener| serve_metrics(listener, &session)).transpose()?;
+    let running = match inherited {
+        Some(inherited) => {
+            let running = Running::recover(&session, inherited, &arguments.spec, &spec, &kept, &main_loop)?;
+            kept.serves()?;
+            log_takeover(&kept);
+            ownership.registered.own();
+            running
+        }
+        None => {
+            let source = match running::open_source(&session, &spec.volume, arguments.wait) {
+                Ok(source) => source,
+                Err(failure) => {
+                    // The entry says to which source the data there belongs.
+                    if arena_file::may_hold_data(&session.entry.arena) || session.entry.has_log() {
+                        ownership.registered.leave();
+                    }
+                    return Err(failure);
+                }
+            };
+            main_loop.mounting();
+            let (running, keeping) = Running::open(&session, source, &spec, keeping, &main_loop)?;
+            if let Err(failure) = hold(&mut kept, keeping, &session, &spec.volume, &running, &ownership) {
+                running.mounted.abort();
+                // A program may have written to it.
+                ownership.registered.leave();
+                return Err(failure);
+            }
+            announce(&session, &running, arguments, metrics.as_ref());
+            running
+        }
+    };
+    if let Some(departure) = departure {
+        departure.leave();
+    }
+    serve_until_end(main_loop, &session, running, ownership, &unanswered, metrics, arguments.detached)
+}
 
+/// Steps 1 and 2. `None`, if a live process has mounted the source here as well.
+fn begin(arguments: &MountArguments, kept: &KeptServer) -> Result<Option<Begun>, Failure> {
     kernel::check(kernel::Version::running())?;
     doctor::check_fuse()?;
     let registry = Registry::open()?;
@@ -143,17 +232,17 @@ fn mount(arguments: &MountArguments) -> Result<(), Failure> {
         }
         None => arena_file::default_path(&identity)?,
     };
-
     arena_file::check_cache_bytes(server.cache)?;
     let shown_bytes = arena_file::cache_bytes(server.cache, &arena_path);
     let entry = Entry::of_this_process(endpoints.source, identity, endpoints.mountpoint, arena_path, shown_bytes)
-        .kept_by(keeping.as_mut().map(|keeping| keeping.volume().volume().keeper().pid));
+        .kept_by(kept.keeper.as_ref().map(|keeper| keeper.pid));
     let attach = |found: &Found| attach::attach(found, &entry, arguments);
     let say = |text: &str| errln!("{text}");
     let acquired = ownership::acquire(&registry, &entry, endpoints.source_fd, arguments.wait, &attach, &say)?;
-    let Some(ownership) = acquired else { return Ok(()) };
-    // Before anything is written back or mounted, because the port may be in use.
-    let metrics = server.metrics.map(|Address(address)| http::listen("--metrics", address)).transpose()?;
+    let Some(ownership) = acquired else { return Ok(None) };
+    let keeping = kept.keeper.as_ref().map(Keeping::new);
+    let spec = arguments.spec.clone();
+    let volume = keeping.as_ref().map(|keeping| keeping.volume().clone());
     let departure = match arguments.detached {
         true => Some(
             Departure::prepare(&registry.log_file(entry.number()))
@@ -161,63 +250,67 @@ fn mount(arguments: &MountArguments) -> Result<(), Failure> {
         ),
         false => None,
     };
-    let session = Session::new(Arc::new(entry), Tally::default());
-    session.set_spec(attach::running(&arguments.spec, &session.entry));
-    let not_listening =
-        |error: io::Error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}"));
-    let listener = UnixListener::bind(ownership.registered.socket()).map_err(not_listening)?;
-    if let Some(keeping) = &mut keeping {
-        session.set_kept(keeping.volume().volume());
-        keeping.add(Part::Control, &listener)?;
-        metrics.as_ref().map_or(Ok(()), |listener| keeping.add(Part::Metrics, listener))?;
-        departure.as_ref().map_or(Ok(()), |departure| keeping.add(Part::Log, departure.log()))?;
-    }
-    let unanswered = server::start(listener, server::PRIVATE, Arc::clone(&session) as _).map_err(not_listening)?;
+    let known = spec.clone().of_process(&entry);
+    let session = Session::new(Arc::new(entry), volume, known, Tally::default());
+    Ok(Some(Begun { session, ownership, spec, departure, keeping, inherited: None }))
+}
 
-    let metrics = metrics.map(|listener| serve_metrics(listener, &session)).transpose()?;
+/// The first steps of a takeover.
+fn begin_takeover(arguments: &MountArguments, kept: &mut KeptServer) -> Result<Begun, Failure> {
+    let inherited = kept.volumes.pop().zip(kept.keeper.as_ref());
+    let (inherited, keeper) = inherited.ok_or_else(|| kept.not_taken_over("the keeper does not hold it"))?;
+    let registry = Registry::open()?;
+    let entry = inherited.volume.entry.clone().of_successor(keeper.pid);
+    if arguments.detached {
+        let departure = Departure::prepare(&registry.log_file(entry.number()));
+        departure.map_err(|error| kept.not_taken_over(error))?.leave();
+    }
+    let ownership = keeping::ownership(&inherited, &registry, &entry)?;
+    let volume = inherited.volume.changed(arguments.spec.volume.clone())?;
+    let spec = MountSpec { volume, ..arguments.spec.clone() };
+    let (volume, known) = (keeper.inherited(&inherited.volume), spec.clone().of_process(&entry));
+    let session = Session::new(Arc::new(entry), Some(volume), known, Tally::default());
+    Ok(Begun { session, ownership, spec, departure: None, keeping: None, inherited: Some(inherited) })
+}
 
-    let opening = Opening::New { keeper: session.entry.keeper, wait: arguments.wait, say: &|text| errln!("{text}") };
-    let source = match open_source(&session, options, opening) {
-        Ok(source) => source,
-        Err(failure) => {
-            // The entry says to which source the data there belongs.
-            if arena_file::may_hold_data(&session.entry.arena) || session.entry.has_log() {
-                ownership.registered.leave();
-            }
-            return Err(failure);
-        }
-    };
-    main_loop.mounting();
-    let kept = keeping.as_mut().map(|keeping| keeping.volume().front_end()).transpose()?;
-    let kept = kept.map(|kept| Kept { nodes_max: nodes_max(), ..kept });
-    let mounted = Mounted::open(&session, source, &arguments.spec, kept, &main_loop)?;
-    if let Some(keeping) = keeping
-        && let Err(failure) = keeping.hold(&session.entry, options, &mounted, &ownership)
-    {
-        mounted.front_end.abort();
-        // A program may have written to it.
-        ownership.registered.leave();
-        return Err(failure);
+/// Hands everything to the keeper, if there is one. From then on the mount outlives this process.
+fn hold(
+    kept: &mut KeptServer,
+    keeping: Option<Keeping>,
+    session: &Session,
+    options: &VolumeSpec,
+    running: &Running,
+    ownership: &Ownership,
+) -> Result<(), Failure> {
+    let Some(keeping) = keeping else { return Ok(()) };
+    kept.add(Part::Arena, || running.engine.arena().try_clone_lock().map_err(io::Error::other))?;
+    kept.hold()?;
+    keeping.hold(&session.entry, options, &running.mounted, ownership)?;
+    kept.serves()
+}
+
+fn log_takeover(kept: &KeptServer) {
+    let (Some(keeper), Some(predecessor)) = (&kept.keeper, &kept.predecessor) else { return };
+    let status = keeper.status();
+    let (before, takeovers, pause_ms) = (predecessor.pid, status.takeovers, status.last_pause_ms);
+    match predecessor.has_handed_over {
+        true => tracing::info!(before, takeovers, pause_ms, "this process has taken the mount over"),
+        false => tracing::warn!(before, takeovers, pause_ms, "this process has taken the mount over"),
     }
-    announce(&session, &mounted, arguments, metrics.as_ref());
-    if let Some(departure) = departure {
-        departure.leave();
-    }
-    serve_until_end(main_loop, &session, mounted, ownership, &unanswered, metrics, arguments.detached)
 }
 
 /// Serves a mounted volume until its end, and releases everything.
 fn serve_until_end(
     main_loop: MainLoop,
     session: &Arc<Session>,
-    mounted: Mounted,
+    running: Running,
     ownership: Ownership,
     unanswered: &Unanswered,
     metrics: Option<http::Server>,
     is_detached: bool,
 ) -> Result<(), Failure> {
-    let end = main_loop.run(session, &mounted.front_end, is_detached);
-    if let Some(kept) = session.kept() {
+    let end = main_loop.run(&Arc::new(OneMount { session: Arc::clone(session), is_detached }));
+    if let Some(kept) = &session.kept {
         kept.keeper().done();
     }
     match end {
@@ -226,7 +319,7 @@ fn serve_until_end(
     }
     drop(metrics); // it holds the engine during a scrape
     // Dropped after the last answer.
-    let (closed, _memory) = mounted.close(session, ownership);
+    let (closed, _memory) = running.close(session, ownership);
     session.set_released(closed.clone());
     unanswered.wait_for_none();
     closed?;
@@ -269,137 +362,9 @@ fn serve_metrics(listener: TcpListener, session: &Arc<Session>) -> Result<http::
         .map_err(|error| Failure::failed(format!("cannot serve metrics: {error}")))
 }
 
-/// Opens the source, and writes back the data of an earlier mount.
-fn open_source(session: &Session, options: &VolumeSpec, opening: Opening<'_>) -> Result<Opened, Failure> {
+fn announce(session: &Session, running: &Running, arguments: &MountArguments, metrics: Option<&http::Server>) {
     let entry = &session.entry;
-    // First, because the local log of an object volume belongs to the process that has the arena.
-    let left = arena_file::open_left(&entry.arena, &entry.identity)?;
-    let has_data = left.as_ref().is_some_and(Left::has_data);
-    let source = Opened::new(entry, options, has_data, opening)?;
-    if let Some(left) = left {
-        write_back(session, &source, left)?;
-    }
-    Ok(source)
-}
-
-fn write_back(session: &Session, source: &Opened, left: Left) -> Result<(), Failure> {
-    let entry = &session.entry;
-    let bytes = left.bytes;
-    if bytes > 0 {
-        let text = size::text(bytes);
-        errln!("An earlier mount of {} died with {text} unwritten: writing it back.", entry.source.name().printable());
-    }
-    let mut meter = Meter::new("writing back");
-    let rescued = session.watch(
-        || arena_file::write_back(left, entry, source, |volume| session.show(Some(volume))),
-        &mut |left, written| meter.update(left, written),
-    )?;
-    session.show(None);
-    rescued::print_all(&rescued, entry.source.name());
-    Ok(())
-}
-
-/// Everything that is released at the end.
-struct Mounted {
-    pressure: Option<pressure::Listener>,
-    engine: Engine,
-    volume: Arc<SuperBlock>,
-    front_end: Arc<FrontEnd>,
-    source: Opened,
-    backend: Arc<dyn Backend>,
-}
-
-impl Mounted {
-    fn open(
-        session: &Session,
-        source: Opened,
-        spec: &MountSpec,
-        kept: Option<Kept>,
-        main_loop: &MainLoop,
-    ) -> Result<Self, Failure> {
-        let entry = &session.entry;
-        // Memory of an earlier mount is free only now.
-        let MountSpec { server, volume: options } = spec;
-        let cache_bytes = arena_file::cache_bytes(server.cache, &entry.arena);
-        // The next mount may be on another machine.
-        let released = |_: &Failure| source.clone().close_unused();
-        let backend = source.backend(None).map_err(|error| Failure::failed(error.to_string())).inspect_err(released)?;
-        let (arena, filler) =
-            arena_file::create(&entry.arena, cache_bytes, 1, || main_loop.check()).inspect_err(released)?;
-        let opened = || -> Result<Self, Failure> {
-            let tunables = tunables(server.dirty_ratio(), options.dirty_expire());
-            let engine = Engine::new(arena, Arc::new(SystemClock), tunables);
-            let mount = engine.mount(&entry.identity, Arc::clone(&backend));
-            let volume = mount.map_err(|error| Failure::failed(format!("cannot open the source: {error}")))?;
-            let tenancy = front_end::tenancy(server.tenant_by(), server.tenants(), &engine)?;
-            let (name, mountpoint) = (entry.source.name(), &entry.mountpoint);
-            let front_end =
-                FrontEnd::open(&front_end::pool(kept.is_some())?, &volume, name, mountpoint, options, tenancy, kept)?;
-            let shrunk = engine.clone();
-            let shrink = move |priority| shrunk.shrink(priority);
-            let pressure = pressure::Listener::start(session.pressure(), shrink);
-            Ok(Self { pressure, engine, volume, front_end, source: source.clone(), backend })
-        };
-        // Nothing was written yet: the file is empty.
-        let mounted = opened().inspect_err(|_| drop(arena_file::remove(&entry.arena))).inspect_err(released)?;
-        session.show(Some(&mounted.volume));
-        session.set_mounted(&mounted.engine, &mounted.front_end, &mounted.source);
-        if let Some(filler) = filler {
-            arena_file::fill(filler);
-        }
-        Ok(mounted)
-    }
-
-    /// Releases the arena, the lock and the entry of a volume that has ended with everything written back. Returns what
-    /// takes a while to free and no command should wait for: the memory, and threads that do nothing any more.
-    fn close(self, session: &Session, ownership: Ownership) -> (Result<(), Failure>, Option<Memory>) {
-        let left = session.bytes_left_at_end();
-        session.drop_references();
-        let is_closed_last = left == 0 && !session.has_discarded() && self.source.is_directory();
-        let backend = is_closed_last.then_some(self.backend);
-        drop((self.front_end, self.volume));
-        let memory = Memory { _pressure: self.pressure, _engine: self.engine };
-        if left > 0 {
-            // The source keeps its claim: another writer would make the data older than the volume.
-            drop(memory); // the next mount opens the arena
-            ownership.registered.leave();
-            let arena = session.entry.arena.printable();
-            let failure = Failure::failed(format!("{} not written back, kept in {arena}", size::text(left)))
-                .advise("the next mount of the source writes the data back");
-            return (Err(failure), None);
-        }
-        if let Some(backend) = backend {
-            close_directory(backend);
-        }
-        let closed = self.source.close(session.has_discarded());
-        let removed = closed.and(arena_file::remove(&session.entry.arena));
-        if removed.is_err() {
-            // The log stays too, and will say why.
-            ownership.registered.leave();
-        }
-        (removed, Some(memory))
-    }
-}
-
-/// Closes the directory of a volume that has ended. Threads that have just worked for the volume may use it for another
-/// moment. After that, its file system can be unmounted.
-fn close_directory(backend: Arc<dyn Backend>) {
-    let deadline = Instant::now() + LAST_USERS_WITHIN;
-    while Arc::strong_count(&backend) > 1 && Instant::now() < deadline {
-        thread::sleep(LAST_USERS_LOOK);
-    }
-}
-
-/// The cache of a volume that has ended.
-struct Memory {
-    /// Dropped first: it makes the engine shrink.
-    _pressure: Option<pressure::Listener>,
-    _engine: Engine,
-}
-
-fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, metrics: Option<&http::Server>) {
-    let entry = &session.entry;
-    let frames = u64::from(mounted.engine.arena().frames());
+    let frames = u64::from(running.engine.arena().frames());
     let cache = size::text(frames * slackwater_arena::FRAME_BYTES as u64);
     let MountSpec { server, volume } = &arguments.spec;
     let tunables = tunables(server.dirty_ratio(), volume.dirty_expire());
@@ -415,7 +380,7 @@ fn announce(session: &Session, mounted: &Mounted, arguments: &MountArguments, me
         entry.source.name().printable(),
         entry.mountpoint.printable()
     );
-    for missing in mounted.front_end.missing_features() {
+    for missing in mounting::missing_features(&running.mounted) {
         outln!("Note: {missing}");
     }
     if let Some(metrics) = metrics {

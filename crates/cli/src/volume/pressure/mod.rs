@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use slackwater::Engine;
 
 use crate::control::protocol;
 use crate::volume::process::exceed_limits;
@@ -64,13 +65,14 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Calls `shrink` at every report of pressure with a priority from 12 (a little) to 0 (everything); it returns the
-    /// number of freed objects. The thread opens the sources, which may take as long as closing them, and ends at once if
-    /// there are none. `None` if there is no thread.
-    pub(crate) fn start(figures: Arc<Figures>, shrink: impl Fn(u32) -> u64 + Send + 'static) -> Option<Self> {
-        Self::on(sources::find, figures, shrink)
+    /// Shrinks `engine` at every report of pressure, with a priority from 12 (a little) to 0 (everything). The thread opens
+    /// the sources, which may take as long as closing them, and ends at once if there are none. `None` if there is no
+    /// thread.
+    pub(crate) fn start(figures: Arc<Figures>, engine: Engine) -> Option<Self> {
+        Self::on(sources::find, figures, move |priority| engine.shrink(priority))
     }
 
+    /// Calls `shrink` at every report, which returns the number of freed objects.
     fn on(
         find: impl FnOnce() -> Vec<Source> + Send + 'static,
         figures: Arc<Figures>,

@@ -5,7 +5,7 @@
 //! S1. Figures are those of `volume`: the predecessor's volume while its data is written back, then ours.
 //! S2. An unmount is answered after everything is released: the arena, the lock on the source, the entry; or when it is
 //!     clear that something stays, with the reason. A client that reads "done" can mount the same source again at once.
-//! S3. `is_left` is set after the mount is gone from every namespace. Unwritten data then stays in the arena: a mount
+//! S3. A mount is [`Stage::Left`] after it is gone from every namespace. Unwritten data then stays in the arena: a mount
 //!     process ends and the next one writes it back; a daemon continues to flush.
 
 mod places;
@@ -13,12 +13,11 @@ mod remount;
 mod restart;
 mod umount;
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use slackwater::{Engine, SuperBlock};
+use slackwater_mount::MountedVolume;
 
 use crate::control::protocol::{
     Dontcache, Listed, ObjectRole, ObjectStatus, Phase, Reads, Reply, Request, Status, Switches, VolumeRef, Writers,
@@ -28,19 +27,19 @@ use crate::exit::{Failure, Reason};
 use crate::keeper::client::KeptVolume;
 use crate::metrics::{Snapshot, Unmounts};
 use crate::os::mount_table::MountTable;
+use crate::parallel::while_running;
 use crate::pods::Pods;
 use crate::registry::Entry;
 use crate::source::opened::Opened;
 use crate::spec::wire::Stated;
 use crate::spec::{MountSpec, VolumeSpec};
-use crate::volume::front_end::{FrontEnd, UmountRequest};
 use crate::volume::rescued::{self, Removed};
-use crate::volume::{arena_file, pressure, shrinkers, tenants, unwritten_files};
+use crate::volume::{arena_file, mounting, pressure, shrinkers, tenants, unwritten_files};
 
-pub(crate) use self::umount::STALL;
+pub(crate) use self::umount::{STALL, UmountRequest};
 
 /// Interval between progress reports.
-const TICK: Duration = Duration::from_millis(200);
+pub(crate) const TICK: Duration = Duration::from_millis(200);
 
 /// Common to all mounts of a process: counts, and the names of pods.
 #[derive(Clone, Debug, Default)]
@@ -53,36 +52,71 @@ pub(crate) struct Tally {
 /// One mount.
 pub(crate) struct Session {
     pub(crate) entry: Arc<Entry>,
+    /// The volume as its keeper has it, if the mount outlives this process.
+    pub(crate) kept: Option<KeptVolume>,
     tally: Tally,
+    /// The options of the mount, with their defaults.
+    spec: Mutex<MountSpec>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Held while the volume gets a place or loses one; before `state`.
+    /// Held while the volume gets a place or loses one; before `state` and `spec`.
     placing: Mutex<()>,
+}
+
+/// How far a mount is.
+#[derive(Default)]
+enum Stage {
+    /// Not mounted yet.
+    #[default]
+    Mounting,
+    /// Mounted, or unmounted and being written back.
+    Mounted,
+    /// The same, and an unmount discards what is not written back.
+    Discarding,
+    /// S3.
+    Left,
+    /// Nothing here refers to the volume any more.
+    Ended,
+    /// S2: the outcome of the release.
+    Released(Result<(), Failure>),
 }
 
 #[derive(Default)]
 struct State {
+    stage: Stage,
     /// S1.
     volume: Option<Arc<SuperBlock>>,
-    /// Present from the mount on.
-    engine: Option<Engine>,
-    front_end: Option<Arc<FrontEnd>>,
-    source: Option<Opened>,
-    /// If the mount outlives this process.
-    kept: Option<KeptVolume>,
-    /// The options of the mount.
-    spec: MountSpec,
+    /// From the mount until the end.
+    served: Option<Served>,
+    /// Threads that unmount it. Only they release it.
     unmounting: u32,
-    /// Called when the last thread that unmounts it has ended, unless the volume is released by then.
+    /// Called when the last of them has ended.
     after_unmounting: Option<Box<dyn FnOnce() + Send>>,
-    /// An unmount has discarded what was not written back.
-    has_discarded: bool,
-    /// It was mounted, and everything is written back.
-    is_over: bool,
-    /// S2: the outcome of the release.
-    released: Option<Result<(), Failure>>,
-    /// S3.
-    is_left: bool,
+}
+
+impl State {
+    /// Enters another stage of a mounted volume. One that is released stays so.
+    fn enter(&mut self, stage: Stage) {
+        if self.served.is_some() && !matches!(self.stage, Stage::Released(_)) {
+            self.stage = stage;
+        }
+    }
+}
+
+/// A mounted volume, with everything that it consists of.
+struct Served {
+    engine: Engine,
+    mounted: Arc<MountedVolume>,
+    source: Opened,
+}
+
+/// The end of a volume.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Ended {
+    /// Bytes that stay in the arena.
+    pub(crate) bytes_left: u64,
+    /// Whether what was not written back is discarded.
+    pub(crate) discards: bool,
 }
 
 impl Tally {
@@ -100,8 +134,9 @@ impl Tally {
 }
 
 impl Session {
-    pub(crate) fn new(entry: Arc<Entry>, tally: Tally) -> Arc<Self> {
-        Arc::new(Self { entry, tally, state: Mutex::default(), changed: Condvar::new(), placing: Mutex::default() })
+    pub(crate) fn new(entry: Arc<Entry>, kept: Option<KeptVolume>, spec: MountSpec, tally: Tally) -> Arc<Self> {
+        let (state, placing) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { entry, kept, tally, spec: Mutex::new(spec), state, changed: Condvar::new(), placing })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,63 +144,71 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn spec(&self) -> MutexGuard<'_, MountSpec> {
+        // It is changed by one option at a time.
+        self.spec.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The counts of memory pressure.
     pub(crate) fn pressure(&self) -> Arc<pressure::Figures> {
         Arc::clone(&self.tally.pressure)
     }
 
-    /// Shows the figures of `volume` from now on; none between two volumes.
+    /// Shows the figures of the volume of a predecessor; none between two volumes.
     pub(crate) fn show(&self, volume: Option<&Arc<SuperBlock>>) {
         self.state().volume = volume.cloned();
     }
 
-    /// The mount outlives this process.
-    pub(crate) fn set_kept(&self, volume: &KeptVolume) {
-        self.state().kept = Some(volume.clone());
-    }
-
-    /// The volume as its keeper has it, if there is a keeper.
-    pub(crate) fn kept(&self) -> Option<KeptVolume> {
-        self.state().kept.clone()
-    }
-
     /// Marks it as mounted.
-    pub(crate) fn set_mounted(&self, engine: &Engine, front_end: &Arc<FrontEnd>, source: &Opened) {
+    pub(crate) fn set_mounted(&self, engine: &Engine, mounted: &Arc<MountedVolume>, source: &Opened) {
         let mut state = self.state();
-        (state.engine, state.front_end) = (Some(engine.clone()), Some(Arc::clone(front_end)));
-        state.source = Some(source.clone());
+        state.stage = Stage::Mounted;
+        state.volume = Some(Arc::clone(mounted.super_block()));
+        state.served = Some(Served { engine: engine.clone(), mounted: Arc::clone(mounted), source: source.clone() });
         self.changed.notify_all();
     }
 
     /// Drops every reference to the volume, its engine and its source.
-    pub(crate) fn drop_references(&self) {
+    pub(crate) fn end(&self) -> Ended {
+        let ended = Ended { bytes_left: self.bytes_left_at_end(), discards: self.discards() };
         let mut state = self.state();
-        (state.engine, state.front_end, state.volume, state.source) = (None, None, None, None);
-        state.is_over = true;
+        (state.stage, state.served, state.volume) = (Stage::Ended, None, None);
         self.changed.notify_all();
+        ended
     }
 
     /// Answers all who wait for the end (S2).
     pub(crate) fn set_released(&self, outcome: Result<(), Failure>) {
-        self.state().released = Some(outcome);
+        self.state().stage = Stage::Released(outcome);
         self.changed.notify_all();
     }
 
-    /// The front end and the volume, once it is mounted.
-    pub(crate) fn served(&self) -> Option<(Arc<FrontEnd>, Arc<SuperBlock>)> {
-        let state = self.state();
-        state.front_end.clone().zip(state.volume.clone())
+    /// The mounted volume, until its end.
+    pub(crate) fn mounted(&self) -> Option<Arc<MountedVolume>> {
+        self.state().served.as_ref().map(|served| Arc::clone(&served.mounted))
     }
 
-    /// Whether an unmount has discarded what was not written back.
-    pub(crate) fn has_discarded(&self) -> bool {
-        self.state().has_discarded
+    /// The engine of a mounted volume.
+    fn engine(&self) -> Option<Engine> {
+        self.state().served.as_ref().map(|served| served.engine.clone())
+    }
+
+    fn source(&self) -> Option<Opened> {
+        self.state().served.as_ref().map(|served| served.source.clone())
+    }
+
+    /// S1.
+    fn volume(&self) -> Option<Arc<SuperBlock>> {
+        self.state().volume.clone()
+    }
+
+    fn discards(&self) -> bool {
+        matches!(self.state().stage, Stage::Discarding)
     }
 
     /// The state of an object volume.
     pub(crate) fn object(&self) -> Option<ObjectStatus> {
-        let source = self.state().source.clone();
-        source.and_then(|source| source.status())
+        self.source().and_then(|source| source.status())
     }
 
     /// Whether another process has taken the object volume over.
@@ -176,20 +219,19 @@ impl Session {
     /// Bytes that stay in the arena when the volume has ended. Data that was in flight when it was discarded is dropped when
     /// the source answers.
     pub(crate) fn bytes_left_at_end(&self) -> u64 {
+        if self.discards() {
+            return 0;
+        }
         let removed = self.removed();
-        if let Some(removed) = removed.as_ref().filter(|_| !self.has_discarded()) {
+        if let Some(removed) = &removed {
             tracing::error!(target: "slackwater::umount", "{}: lost, since this process ends", removed.text);
         }
-        match self.has_discarded() {
-            true => 0,
-            false => self.figures().0.saturating_sub(removed.map_or(0, |removed| removed.bytes)),
-        }
+        self.figures().0.saturating_sub(removed.map_or(0, |removed| removed.bytes))
     }
 
     /// The files that other programs removed in the source and that no file there has the data of.
     pub(crate) fn removed(&self) -> Option<Removed> {
-        let volume = self.state().volume.clone();
-        let volume = volume?;
+        let volume = self.volume()?;
         let status = Some(volume.status()).filter(|status| status.removed_files > 0)?;
         let paths = rescued::removed_paths(&volume);
         Some(Removed::new(status.removed_files, status.removed_bytes, paths, self.entry.source.name()))
@@ -197,8 +239,7 @@ impl Session {
 
     /// Unwritten bytes, and bytes written back since the mount.
     pub(crate) fn figures(&self) -> (u64, u64) {
-        let volume = self.state().volume.clone();
-        volume.map_or((0, 0), |volume| (volume.status().bytes_left(), volume.status().written_bytes))
+        self.volume().map_or((0, 0), |volume| (volume.status().bytes_left(), volume.status().written_bytes))
     }
 
     /// The same after `time`; `None` when there is no volume any more.
@@ -206,39 +247,39 @@ impl Session {
         let gone = |state: &mut State| state.volume.is_some();
         let waited = self.changed.wait_timeout_while(self.state(), time, gone);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
-        let volume = self.state().volume.clone()?;
+        let volume = self.volume()?;
         Some((volume.status().bytes_left(), volume.status().written_bytes))
     }
 
     /// The files that giving up now would leave unwritten.
     pub(crate) fn would_lose(&self) -> unwritten_files::UnwrittenFiles {
-        let (volume, source) = {
-            let state = self.state();
-            (state.volume.clone(), state.source.clone())
-        };
-        volume.map(|volume| unwritten_files::of(&volume, &self.entry.source, source.as_ref())).unwrap_or_default()
+        let source = self.source();
+        let of = |volume| unwritten_files::of(&volume, &self.entry.source, source.as_ref());
+        self.volume().map(of).unwrap_or_default()
     }
 
-    /// Its phase.
+    /// The phase that a client sees.
     fn phase(&self, mounts: &MountTable) -> Phase {
         let state = self.state();
-        let (front_end, is_over, unmounting) = (state.front_end.clone(), state.is_over, state.unmounting > 0);
+        let unmounting = state.unmounting > 0;
+        let mounted = match (&state.served, &state.stage) {
+            (Some(served), _) => Arc::clone(&served.mounted),
+            (None, Stage::Ended | Stage::Released(_)) => return Phase::Flushing,
+            (None, _) => return Phase::Starting,
+        };
         drop(state);
-        match front_end {
-            None if is_over => Phase::Flushing,
-            None => Phase::Starting,
-            Some(front_end) if front_end.is_unmounted() => Phase::Flushing,
-            Some(_) if unmounting => Phase::Unmounting,
-            Some(front_end) if !places::are_known(&front_end, mounts) => Phase::Elsewhere,
-            Some(_) => Phase::Mounted,
+        match () {
+            () if mounted.is_unmounted() => Phase::Flushing,
+            () if unmounting => Phase::Unmounting,
+            () if !places::are_known(&mounted, mounts) => Phase::Elsewhere,
+            () => Phase::Mounted,
         }
     }
 
     /// The short form for a list.
     pub(crate) fn listed(&self, name: &str, mounts: &MountTable) -> Listed {
         let phase = self.phase(mounts);
-        let volume = self.state().volume.clone();
-        let status = volume.map(|volume| volume.status());
+        let status = self.volume().map(|volume| volume.status());
         Listed {
             name: name.to_owned(),
             source: self.entry.source.name().to_path_buf(),
@@ -247,7 +288,7 @@ impl Session {
             bytes_left: status.as_ref().map_or(0, slackwater::VolumeStatus::bytes_left),
             failing: status.and_then(|status| status.failing).map(|kind| kind.to_string()),
             object: self.object(),
-            label: self.state().spec.volume.label.clone(),
+            label: self.spec().volume.label.clone(),
         }
     }
 
@@ -255,21 +296,18 @@ impl Session {
     /// process, these are all tenants; in a daemon, those with data on the volume.
     pub(crate) fn status(&self) -> Status {
         let phase = self.phase(&MountTable::now());
-        let (volume, front_end) = {
-            let state = self.state();
-            (state.volume.clone(), state.front_end.clone())
-        };
+        let (volume, mounted, engine) = (self.volume(), self.mounted(), self.engine());
         let tenants = {
-            let own = self.state().engine.clone().filter(|_| self.entry.volume.is_none());
+            let own = engine.as_ref().filter(|_| self.entry.volume.is_none());
             let pods = &self.tally.pods;
             let of_volume = || volume.as_deref().map(|volume| tenants::of(volume, pods)).unwrap_or_default();
-            own.as_ref().map_or_else(of_volume, |engine| tenants::of_all(engine, pods))
+            own.map_or_else(of_volume, |engine| tenants::of_all(engine, pods))
         };
-        let memory = self.state().engine.as_ref().and_then(|engine| arena_file::missing(engine.arena()));
-        let features = front_end.iter().flat_map(|front_end| front_end.missing_features()).collect::<Vec<_>>();
+        let memory = engine.and_then(|engine| arena_file::missing(engine.arena()));
+        let features = mounted.iter().flat_map(|mounted| mounting::missing_features(mounted)).collect::<Vec<_>>();
         let removed_paths = volume.as_deref().map(rescued::removed_paths).unwrap_or_default();
         let figures = volume.map(|volume| volume.status());
-        let rings = front_end.as_ref().map(|front_end| front_end.rings());
+        let rings = mounted.as_ref().map(|mounted| mounted.rings().map_err(|error| error.to_string()));
         let figure = |take: fn(&slackwater::VolumeStatus) -> u64| figures.as_ref().map_or(0, take);
         let mut mountpoints = self.mountpoints();
         Status {
@@ -279,7 +317,7 @@ impl Session {
             source: self.entry.source.name().to_path_buf(),
             mountpoint: mountpoints.remove(0),
             more_mountpoints: mountpoints,
-            device: front_end.as_ref().map(|front_end| front_end.device()).unwrap_or_default(),
+            device: mounted.as_ref().map(|mounted| mounted.device()).unwrap_or_default(),
             arena: self.entry.arena.clone(),
             cache_bytes: self.entry.cache_bytes,
             share_bytes: figures.as_ref().map(|status| status.share_bytes),
@@ -308,7 +346,7 @@ impl Session {
             },
             writers: Writers {
                 paused_ms: figure(|status| tenants::ms(status.paused)),
-                ..front_end.as_deref().map(FrontEnd::waiting_writers).unwrap_or_default()
+                ..mounted.as_deref().map(waiting_writers).unwrap_or_default()
             },
             switches: Switches {
                 done: figure(|status| status.inodes_switched),
@@ -326,20 +364,19 @@ impl Session {
             shrinkers: Vec::new(),
             memory_pressure: self.tally.pressure.report(),
             object: self.object(),
-            kept: self.kept().map(|kept| kept.keeper().status()),
+            kept: self.kept.as_ref().map(|kept| kept.keeper().status()),
         }
     }
 
     /// Whether the cache exists.
     pub(crate) fn has_engine(&self) -> bool {
-        self.state().engine.is_some()
+        self.state().served.is_some()
     }
 
     /// The data for a metrics page.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let engine = self.state().engine.clone();
         let volumes = vec![(self.entry.mountpoint.to_string_lossy().into_owned(), self.status())];
-        self.tally.snapshot(engine.as_ref(), volumes)
+        self.tally.snapshot(self.engine().as_ref(), volumes)
     }
 
     /// Waits until `look` finds something in the state, and calls `tick` with bytes left and written meanwhile. `None`:
@@ -366,39 +403,38 @@ impl Session {
     }
 
     /// Waits for the mount, which may first have to write back what an earlier one left.
-    fn front_end(&self, deadline: Option<Instant>, tick: &mut dyn FnMut(u64, u64)) -> Result<Arc<FrontEnd>, Failure> {
-        let front_end = self.wait_for(deadline, tick, |state| match &state.front_end {
-            Some(front_end) => Some(Ok(Arc::clone(front_end))),
-            None if state.is_over => Some(Err(Failure::new(Reason::NotMounted, "the volume has just been unmounted"))),
-            None => None,
+    fn wait_mounted(
+        &self,
+        deadline: Option<Instant>,
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<Arc<MountedVolume>, Failure> {
+        let mounted = self.wait_for(deadline, tick, |state| match (&state.served, &state.stage) {
+            (Some(served), _) => Some(Ok(Arc::clone(&served.mounted))),
+            (None, Stage::Ended | Stage::Released(_)) => {
+                Some(Err(Failure::new(Reason::NotMounted, "the volume has just been unmounted")))
+            }
+            (None, _) => None,
         });
-        front_end.unwrap_or_else(|| {
+        mounted.unwrap_or_else(|| {
             let what = "the deadline passed while the mount writes back what an earlier one left";
             Err(Failure::new(Reason::Deadline, what).advise("nothing is lost: the mount process continues"))
         })
     }
 
+    /// Makes everything written so far durable, shared mappings included.
+    ///
+    /// # Blocking
+    /// For the source.
+    fn sync(&self, mounted: &MountedVolume, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
+        let synced = self.watch(|| mounted.sync(), tick);
+        synced.map_err(|error| mounting::failed_at(mounted.place().path(), &error))
+    }
+
     /// Does `work` on another thread, and reports figures meanwhile.
     pub(crate) fn watch<T: Send>(&self, work: impl FnOnce() -> T + Send, tick: &mut dyn FnMut(u64, u64)) -> T {
-        thread::scope(|scope| {
-            let (done, outcome) = channel();
-            let working = scope.spawn(move || {
-                // The receiver exists until it has received this.
-                let _ = done.send(work());
-            });
-            loop {
-                match outcome.recv_timeout(TICK) {
-                    Ok(outcome) => return outcome,
-                    Err(RecvTimeoutError::Timeout) => {
-                        let (left, written) = self.figures();
-                        tick(left, written);
-                    }
-                    Err(RecvTimeoutError::Disconnected) => match working.join() {
-                        Err(panic) => std::panic::resume_unwind(panic),
-                        Ok(()) => unreachable!("it sends before it ends"),
-                    },
-                }
-            }
+        while_running(TICK, work, &mut || {
+            let (left, written) = self.figures();
+            tick(left, written);
         })
     }
 
@@ -425,27 +461,24 @@ impl Session {
         match request {
             Request::Status => {
                 let mut status = self.status();
-                let volume = self.state().volume.clone();
-                status.shrinkers = volume.as_deref().map(shrinkers::of).unwrap_or_default();
+                status.shrinkers = self.volume().as_deref().map(shrinkers::of).unwrap_or_default();
                 status.more_tenants = tenants::fit_reply(&mut status.tenants);
                 Ok(Reply::Status(Box::new(status)))
             }
             Request::WouldLose => Ok(self.would_lose().into_reply(self.entry.source.name().to_path_buf())),
             Request::Sync => {
-                let front_end = self.front_end(None, &mut tick)?;
-                let volume = self.state().volume.clone();
-                let rescued = || volume.as_ref().map_or_else(Vec::new, |volume| volume.rescued());
+                let mounted = self.wait_mounted(None, &mut tick)?;
+                let rescued = || mounted.super_block().rescued();
                 let known = rescued().len();
-                let synced = self.watch(|| front_end.sync(), &mut tick);
-                synced.map_err(|failure| self.with_location(failure))?;
+                self.sync(&mounted, &mut tick).map_err(|failure| self.with_location(failure))?;
                 rescued::after("synced", rescued().get(known..).unwrap_or_default(), self.entry.source.name())?;
                 Ok(Reply::Done)
             }
             Request::Umount { deadline_ms, force, discard, park } => {
-                let within = Duration::from_millis(deadline_ms);
-                let request = UmountRequest { deadline: Some(within), stall: None, force, discard };
-                self.umount_at(volume, request, park, release, &mut tick)?;
-                Ok(Reply::Done)
+                // A deadline beyond the range of the clock is none.
+                let deadline = Instant::now().checked_add(Duration::from_millis(deadline_ms));
+                let request = UmountRequest { deadline, stall: None, force, discard, park };
+                self.umount_at(volume, request, release, &mut tick).map(|()| Reply::Done)
             }
             Request::Restart { next } => self.restart(volume.peer, next, &mut tick).map(|()| Reply::Done),
             Request::Attach { mountpoint, options, is_repeated } => {
@@ -460,12 +493,12 @@ impl Session {
             Request::Set { key, value } => {
                 // First, because a wrong setting need not wait for the mount.
                 VolumeSpec::default().change(&key, &value)?;
-                let front_end = self.front_end(None, &mut tick)?;
-                let mut state = self.state();
-                state.spec.volume.change(&key, &value)?;
-                front_end.apply(&state.spec.volume);
-                drop(state);
-                if let Some(kept) = self.kept() {
+                let mounted = self.wait_mounted(None, &mut tick)?;
+                let mut spec = self.spec();
+                spec.volume.change(&key, &value)?;
+                mounting::apply(&mounted, &spec.volume);
+                drop(spec);
+                if let Some(kept) = &self.kept {
                     kept.set(&key, &value);
                 }
                 Ok(Reply::Done)
@@ -474,6 +507,17 @@ impl Session {
                 Err(Failure::usage("only a daemon answers this request, and this is a mount process"))
             }
         }
+    }
+}
+
+/// The writers that wait in the front end now; the volume has the total time.
+fn waiting_writers(mounted: &MountedVolume) -> Writers {
+    Writers {
+        paused_ms: 0,
+        paused: mounted.paused_writes() as u64,
+        parked: mounted.parked_writes() as u64,
+        parked_bytes: mounted.parked_bytes() as u64,
+        refused_mapped_bytes: mounted.refused_bytes(),
     }
 }
 

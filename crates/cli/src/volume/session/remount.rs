@@ -34,11 +34,11 @@ impl Session {
         mut stated: BTreeMap<String, String>,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
-        let front_end = self.front_end(None, tick)?;
+        let mounted = self.wait_mounted(None, tick)?;
         let mountpoint = self.mountpoints().remove(0);
         let again = format!("unmount it (umount {}), and mount it again", shell::word(&mountpoint));
-        let is_kept = stated.remove(KEEP).is_none_or(|_| self.kept().is_some());
-        let mut contradictions = self.contradictions(&front_end, &Stated::of_texts(&stated));
+        let is_kept = stated.remove(KEEP).is_none_or(|_| self.kept.is_some());
+        let mut contradictions = self.contradictions(&mounted, &Stated::of_texts(&stated));
         if !is_kept {
             contradictions.push("--keep is on here, and off there".to_owned());
         }
@@ -51,7 +51,7 @@ impl Session {
             let what = format!("{} follows the writer of an object volume", mountpoint.printable());
             return Err(Failure::failed(format!("{what}, and cannot become writable")).advise(again));
         }
-        if read_only { self.watch(|| front_end.sync(), tick) } else { Ok(()) }
+        if read_only { self.sync(&mounted, tick) } else { Ok(()) }
     }
 
     /// Step 3, after a remount at the mount point that `volume` names.
@@ -67,16 +67,19 @@ impl Session {
         read_only: bool,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
-        let front_end = self.front_end(None, tick)?;
+        let mounted = self.wait_mounted(None, tick)?;
         {
             let _placing = self.placing();
-            let place = self.asked_place(&front_end, volume).unwrap_or_else(|| front_end.place());
-            front_end.remounted(&place, read_only)?;
-            self.state().spec.volume.read_only = read_only;
-            if let Some(kept) = self.kept() {
+            let place = self.asked_place(&mounted, volume).unwrap_or_else(|| mounted.place());
+            mounted.remounted(&place, read_only).map_err(|error| {
+                Failure::failed(format!("cannot make {} writable: {error}", place.path().printable()))
+                    .advise("unmount it, and mount it without ro")
+            })?;
+            self.spec().volume.read_only = read_only;
+            if let Some(kept) = &self.kept {
                 kept.set(READ_ONLY, switch(read_only));
             }
         }
-        if read_only { self.watch(|| front_end.sync(), tick) } else { Ok(()) }
+        if read_only { self.sync(&mounted, tick) } else { Ok(()) }
     }
 }

@@ -19,7 +19,7 @@ impl Session {
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
         let mountpoint = self.entry.mountpoint.printable();
-        let Some(kept) = self.kept().filter(|kept| kept.keeper().is_there()) else {
+        let Some(kept) = self.kept.as_ref().filter(|kept| kept.keeper().is_there()) else {
             return Err(Failure::usage(format!("{mountpoint} is not kept: it would end with its process"))
                 .advise("only a mount or a daemon with --keep can be restarted or upgraded"));
         };
@@ -31,14 +31,14 @@ impl Session {
             .advise("it may be stopped; kill -CONT continues it"));
         }
         let next = next.map(|next| next_program(peer, next)).transpose()?;
-        let front_end = self.front_end(None, tick)?;
+        let mounted = self.wait_mounted(None, tick)?;
         if let Some(removed) = self.removed() {
             // Only this process has them open.
             let failure = Failure::busy(format!("{mountpoint}: another process would not have the data of all files"));
             return Err(Failure { advice: removed.advice(), ..failure });
         }
         let state = self.state();
-        if state.unmounting > 0 || front_end.is_unmounted() {
+        if state.unmounting > 0 || mounted.is_unmounted() {
             return Err(Failure::busy(format!("{mountpoint} is being unmounted")));
         }
         kept.keeper().succession.ask(next)

@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use slackwater_host::Printable as _;
+use slackwater_mount::{MountedError, MountedVolume};
 
 use crate::control::server::LAST_ANSWERS_WITHIN;
 use crate::exit::{Failure, Reason};
-use crate::volume::front_end::UmountRequest;
-use crate::volume::rescued;
-use crate::volume::session::{Session, TICK};
+use crate::volume::session::{Session, Stage, TICK};
+use crate::volume::{mounting, rescued};
 
 /// How long a volume that has to end waits for a source that accepts nothing. The timeout of a service manager is
 /// longer.
@@ -17,6 +17,41 @@ pub(crate) const STALL: Duration = Duration::from_secs(30);
 
 /// The time for the steps of an unmount with nothing left to flush, whatever the deadline.
 const STEPS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How a volume is to be unmounted.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct UmountRequest {
+    /// Give up at this time, with nothing changed. With `force`, the mount is removed then.
+    pub(crate) deadline: Option<Instant>,
+    /// Give up as at the deadline if nothing has been written back for this long.
+    pub(crate) stall: Option<Duration>,
+    /// Unmount even if it is in use.
+    pub(crate) force: bool,
+    /// Discard what is not written back.
+    pub(crate) discard: bool,
+    /// End the volume at the deadline as by force: the arena keeps what is unwritten then.
+    pub(crate) park: bool,
+}
+
+impl UmountRequest {
+    /// The request to the front end from now on, which gets at least the time `least`.
+    pub(super) fn from_now(self, least: Duration) -> slackwater_mount::UmountRequest {
+        let Self { deadline, stall, force, discard, park: _ } = self;
+        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now()).max(least);
+        slackwater_mount::UmountRequest { deadline: deadline.map(left), stall, force, discard }
+    }
+
+    /// By force, at once.
+    fn forced_now(self) -> Self {
+        Self { deadline: Some(Instant::now()), force: true, ..self }
+    }
+
+    /// With this deadline, unless it has an earlier one.
+    fn within(self, time: Duration) -> Self {
+        let deadline = Instant::now() + time;
+        Self { deadline: Some(self.deadline.map_or(deadline, |own| own.min(deadline))), ..self }
+    }
+}
 
 /// Runs a closure at the end, even after a panic.
 struct OnDrop<F: FnMut()>(F);
@@ -28,23 +63,20 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 impl Session {
-    /// Unmounts for a client: returns when everything is released (S2), by `release` or by another thread. With `park`, the
-    /// volume ends at the deadline, and the arena keeps what is unwritten then.
+    /// Unmounts for a client: returns when everything is released (S2), by `release` or by another thread.
     ///
     /// # Blocking
     /// At most until its deadline.
     pub(super) fn umount_for_client(
         &self,
         request: UmountRequest,
-        park: bool,
         release: &dyn Fn(),
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
         match self.umount_and_release(request, release, tick) {
             // The arena cannot keep files that were removed in the source.
-            Err(failure) if park && failure.reason == Reason::Deadline && self.removed().is_none() => {
-                let request = UmountRequest { deadline: Some(Duration::ZERO), force: true, ..request };
-                self.umount_and_release(request, release, tick)
+            Err(failure) if request.park && failure.reason == Reason::Deadline && self.removed().is_none() => {
+                self.umount_and_release(request.forced_now(), release, tick)
             }
             outcome => outcome,
         }
@@ -56,22 +88,19 @@ impl Session {
         release: &dyn Fn(),
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
-        let within = request.deadline.unwrap_or(Duration::MAX);
         // A fenced volume accepts nothing any more.
-        let within = if self.is_fenced() && !request.discard { within.min(STEPS_WITHIN) } else { within };
-        // A deadline beyond the range of the clock is none.
-        let now = Instant::now();
-        let deadline = now.checked_add(within).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
-        let volume = self.state().volume.clone();
+        let is_hopeless = self.is_fenced() && !request.discard;
+        let request = if is_hopeless { request.within(STEPS_WITHIN) } else { request };
+        let volume = self.volume();
         let known = volume.as_ref().map_or(0, |volume| volume.rescued().len());
         let unmounting = self.begin_unmounting();
-        self.umount(UmountRequest { deadline: Some(within), ..request }, tick)
-            .map_err(|failure| self.with_location(failure))?;
+        self.umount(request, tick).map_err(|failure| self.with_location(failure))?;
         // The thread that releases everything waits until no reference to the volume is left.
         let mut rescued = volume.map_or_else(Vec::new, |volume| volume.rescued());
         release();
         drop(unmounting);
-        let deadline = deadline.max(Instant::now() + LAST_ANSWERS_WITHIN);
+        let last = Instant::now() + LAST_ANSWERS_WITHIN;
+        let deadline = request.deadline.map(|deadline| deadline.max(last));
         self.wait_released(deadline, request.discard, tick)?;
         rescued::after("unmounted", &rescued.split_off(known.min(rescued.len())), self.entry.source.name())
     }
@@ -118,44 +147,56 @@ impl Session {
     ///
     /// # Blocking
     /// At most until its deadline.
-    pub(crate) fn umount(&self, request: UmountRequest, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
-        // A deadline beyond the range of the clock is none.
-        let deadline = request.deadline.and_then(|within| Instant::now().checked_add(within));
-        let front_end = match self.front_end(deadline, tick) {
+    fn umount(&self, request: UmountRequest, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
+        let mounted = match self.wait_mounted(request.deadline, tick) {
             Err(failure) if failure.reason == Reason::NotMounted => return Ok(()),
-            front_end => front_end?,
+            mounted => mounted?,
         };
-        if front_end.is_unmounted() && !request.discard {
+        if mounted.is_unmounted() && !request.discard {
             // umount(2) came first: only the flush remains. Without force or a stall limit, nothing waits for it here.
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let limit = UmountRequest { deadline: left, ..request };
             let is_limited = request.force || request.stall.is_some();
-            let ended = if is_limited { self.watch(|| front_end.wait_ended_within(limit), tick) } else { Ok(()) };
-            return ended.map_err(|failure| self.leave(failure));
+            return if is_limited { self.watch(|| self.wait_ended(&mounted, request), tick) } else { Ok(()) };
         }
-        // Before the volume ends, because the thread that releases it acts on it then.
-        self.state().has_discarded |= request.discard;
+        if request.discard {
+            // Before the volume ends, because the thread that releases it acts on it then.
+            self.state().enter(Stage::Discarding);
+        }
         let _unmounting = self.begin_unmounting();
         // A daemon's other volumes go on.
-        if let Some(engine) = self.state().engine.clone().filter(|_| self.entry.volume.is_none()) {
+        if let Some(engine) = self.engine().filter(|_| self.entry.volume.is_none()) {
             engine.arena().stop_filling();
         }
         let least = if self.figures().0 == 0 { STEPS_WITHIN } else { Duration::ZERO };
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).max(least));
         let progress = self.reported(tick);
-        let request = UmountRequest { deadline: left, ..request };
-        match self.tally.unmounts.time(|| front_end.umount(request, &progress)) {
-            Err(failure) if failure.reason == Reason::Left => Err(self.leave(failure)),
-            // After an umount(2) by another program meanwhile.
-            Err(failure) if front_end.is_unmounted() && request.stall.is_some() => Err(self.leave(failure)),
-            // The flush continues on its own.
-            Err(_) if front_end.is_unmounted() => Ok(()),
-            outcome => {
-                if request.discard && outcome.is_err() {
-                    self.state().has_discarded = false;
-                }
-                outcome
+        let outcome = self.tally.unmounts.time(|| mounted.umount(request.from_now(least), &|_| progress()));
+        let failure = match outcome {
+            Ok(()) => return Ok(()),
+            Err(error) => mounting::failed_at(mounted.place().path(), &error),
+        };
+        // After an umount(2) by another program meanwhile, there is no other limit.
+        if failure.reason == Reason::Left || (mounted.is_unmounted() && request.stall.is_some()) {
+            return Err(self.leave(failure));
+        }
+        if mounted.is_unmounted() {
+            return Ok(()); // the flush continues on its own
+        }
+        if request.discard && self.discards() {
+            self.state().enter(Stage::Mounted);
+        }
+        Err(failure)
+    }
+
+    /// Waits until everything of an unmounted volume is written back, as long as `request` allows.
+    ///
+    /// # Errors
+    /// `Left`.
+    fn wait_ended(&self, mounted: &MountedVolume, request: UmountRequest) -> Result<(), Failure> {
+        match mounted.wait_ended(request.from_now(Duration::ZERO)) {
+            Err(error @ MountedError::Left { .. }) => {
+                Err(self.leave(mounting::failed_at(mounted.place().path(), &error)))
             }
+            // The thread that releases the volume reports any other error.
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 
@@ -163,15 +204,12 @@ impl Session {
     fn begin_unmounting(&self) -> impl Drop {
         self.state().unmounting += 1;
         OnDrop(|| {
-            let then = {
-                let mut state = self.state();
-                state.unmounting -= 1;
-                if state.unmounting == 0 { state.after_unmounting.take() } else { None }
-            };
+            let mut state = self.state();
+            state.unmounting -= 1;
+            let then = if state.unmounting == 0 { state.after_unmounting.take() } else { None };
+            drop(state);
             self.changed.notify_all();
-            if let Some(then) = then.filter(|_| !self.state().is_over) {
-                then();
-            }
+            then.into_iter().for_each(|then| then());
         })
     }
 
@@ -220,9 +258,9 @@ impl Session {
     ) -> Result<(), Failure> {
         // A fenced volume accepts nothing any more.
         let stall = if self.is_fenced() { Duration::ZERO } else { STALL };
-        let request = UmountRequest { deadline: None, stall: insist.then_some(stall), force: false, discard: false };
-        let kept = match self.served() {
-            Some((front_end, _)) if !front_end.is_unmounted() => self.keep_one_place(&front_end, request, tick),
+        let request = UmountRequest { stall: insist.then_some(stall), ..UmountRequest::default() };
+        let kept = match self.mounted() {
+            Some(mounted) if !mounted.is_unmounted() => self.keep_one_place(&mounted, request, tick),
             _ => Ok(()),
         };
         let forced = match kept.and_then(|()| self.umount(request, tick)) {
@@ -231,9 +269,7 @@ impl Session {
                 self.umount(UmountRequest { force: true, ..request }, tick)
             }
             // The deadline has already been waited for.
-            Err(failure) if insist && failure.reason == Reason::Deadline => {
-                self.umount(UmountRequest { deadline: Some(Duration::ZERO), force: true, ..request }, tick)
-            }
+            Err(failure) if insist && failure.reason == Reason::Deadline => self.umount(request.forced_now(), tick),
             outcome => return outcome,
         };
         // The exit of the process removes it from the namespaces that this did not reach.
@@ -242,7 +278,7 @@ impl Session {
 
     /// S3.
     fn leave(&self, failure: Failure) -> Failure {
-        self.state().is_left = true;
+        self.state().enter(Stage::Left);
         self.changed.notify_all();
         Failure { reason: Reason::Left, ..failure }
     }
@@ -252,12 +288,20 @@ impl Session {
     /// # Blocking
     /// Usually forever.
     pub(crate) fn wait_left(&self) {
-        drop(self.changed.wait_while(self.state(), |state| !state.is_left));
+        drop(self.changed.wait_while(self.state(), |state| !matches!(state.stage, Stage::Left)));
     }
 
     /// S2. `discards` says whether the unwritten data is discarded.
-    fn wait_released(&self, deadline: Instant, discards: bool, tick: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
-        let released = self.wait_for(Some(deadline), tick, |state| state.released.clone());
+    fn wait_released(
+        &self,
+        deadline: Option<Instant>,
+        discards: bool,
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Failure> {
+        let released = self.wait_for(deadline, tick, |state| match &state.stage {
+            Stage::Released(outcome) => Some(outcome.clone()),
+            _ => None,
+        });
         released.unwrap_or_else(|| {
             let left = slackwater_host::size::text(self.figures().0);
             let next = match discards {

@@ -8,27 +8,27 @@
 //!
 //! # Invariants
 //! D1. A name stays taken from its reservation until nothing of the volume is left: its registry entry, its lock on the
-//!     source, its place in the namespace. An unmount is answered after that.
+//!     source. An unmount is answered after that.
 //! D2. No thread waits for a source or for a mount while it holds `state`.
 //! D3. Once the daemon is ending, no name is reserved, and a volume that was being mounted is unmounted by the thread
 //!     that mounted it.
 
-mod mounting;
-mod takeover;
+mod mount;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use slackwater::{Engine, Namespace, SuperBlock};
+use slackwater::{Engine, SuperBlock};
 use slackwater_fuse::Pool;
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 use slackwater_mount::tenants::TenantConfig;
+use slackwater_mount::{MountedError, MountedVolume, Tenancy, UmountRequest};
 
 use crate::commands::daemon::events::Events;
 use crate::commands::daemon::kept;
@@ -39,21 +39,20 @@ use crate::keeper::client::KeeperClient;
 use crate::metrics::Snapshot;
 use crate::os::mount_table::MountTable;
 use crate::output::shell;
+use crate::output::terminal::errln;
 use crate::parallel::for_each_parallel;
 use crate::pods;
 use crate::registry::{Entry, Registry};
 use crate::source::opened::Opened;
 use crate::source::ownership::{self, Ownership};
-use crate::volume::front_end::{FrontEnd, Tenancy, UmountRequest};
 use crate::volume::name::VolumeName;
-use crate::volume::session::{Session, Tally};
-use crate::volume::settings;
+use crate::volume::session::{Ended, Session, Tally};
+use crate::volume::{mounting, settings};
 
 /// The parts that all volumes share.
 pub(super) struct Shared {
     pub(super) engine: Engine,
-    pub(super) namespace: Namespace,
-    pub(super) pool: Arc<Pool>,
+    pub(super) pool: Pool,
     pub(super) tenancy: Option<Arc<Tenancy>>,
     /// The settings of tenants.
     pub(super) tenants: Mutex<BTreeMap<PathBuf, TenantConfig>>,
@@ -73,39 +72,39 @@ pub(super) struct Shared {
 pub(crate) struct Volumes {
     pub(super) shared: Shared,
     state: Mutex<State>,
-    changed: Condvar,
+    pub(super) changed: Condvar,
     ends: Sender<(VolumeName, Weak<Session>)>,
 }
 
 #[derive(Default)]
-struct State {
-    by_name: BTreeMap<VolumeName, Slot>,
+pub(super) struct State {
+    pub(super) by_name: BTreeMap<VolumeName, Slot>,
     /// D3.
     is_ending: bool,
     /// This process exits for a successor, so nothing is released.
-    is_handing_over: bool,
+    pub(super) is_handing_over: bool,
 }
 
-enum Slot {
+pub(super) enum Slot {
     Reserved(Arc<Entry>),
     Mounted(Volume),
 }
 
 /// A volume that programs can use.
-struct Volume {
+pub(super) struct Volume {
     session: Arc<Session>,
     /// Present until a thread takes it, which then releases the volume.
     held: Option<Held>,
 }
 
 /// The possessions of a volume until nothing of it is left.
-struct Held {
-    source: Opened,
-    ownership: Ownership,
+pub(super) struct Held {
+    pub(super) source: Opened,
+    pub(super) ownership: Ownership,
 }
 
 /// A taken name; dropping it frees the name.
-struct Reservation<'v> {
+pub(super) struct Reservation<'v> {
     volumes: &'v Volumes,
     name: VolumeName,
     is_kept: bool,
@@ -124,19 +123,12 @@ impl Volumes {
         Ok(volumes)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // A thread that panicked has changed one slot or none.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes an ended volume from the namespace.
-    fn forget(&self, name: &VolumeName) {
-        if let Err(error) = self.shared.namespace.umount_lazily(name.path()) {
-            tracing::error!(volume = name.as_str(), %error, "cannot remove the volume from the namespace");
-        }
-    }
-
-    fn reserve(&self, name: &VolumeName, entry: &Arc<Entry>) -> Result<Reservation<'_>, Failure> {
+    pub(super) fn reserve(&self, name: &VolumeName, entry: &Arc<Entry>) -> Result<Reservation<'_>, Failure> {
         let mut state = self.state();
         if state.is_ending {
             return Err(ending());
@@ -239,7 +231,7 @@ impl Volumes {
     }
 
     /// All mounted volumes, by name.
-    pub(crate) fn sessions(&self) -> Vec<(VolumeName, Arc<Session>)> {
+    pub(crate) fn mounted(&self) -> Vec<(VolumeName, Arc<Session>)> {
         let mounted = |(name, slot): (&VolumeName, &Slot)| match slot {
             Slot::Mounted(volume) => Some((name.clone(), Arc::clone(&volume.session))),
             Slot::Reserved(_) => None,
@@ -254,14 +246,14 @@ impl Volumes {
 
     /// The data for a metrics page.
     pub(super) fn snapshot(&self) -> Snapshot {
-        let volumes = self.sessions().into_iter().map(|(name, session)| (name.to_string(), session.status()));
+        let volumes = self.mounted().into_iter().map(|(name, session)| (name.to_string(), session.status()));
         self.shared.tally.snapshot(Some(&self.shared.engine), volumes.collect())
     }
 
     pub(crate) fn list(&self) -> List {
         let mounts = MountTable::now();
         let volumes: Vec<Listed> =
-            self.sessions().iter().map(|(name, session)| session.listed(name.as_str(), &mounts)).collect();
+            self.mounted().iter().map(|(name, session)| session.listed(name.as_str(), &mounts)).collect();
         let Shared { arena, cache_bytes, .. } = &self.shared;
         let kept = self.shared.keeper.as_ref().map(|keeper| keeper.status());
         let (pid, left) = (std::process::id(), self.left());
@@ -276,22 +268,26 @@ impl Volumes {
         sources.into_iter().collect()
     }
 
-    /// Sets `is_ending` (D3), then unmounts all volumes at the same time. With `insist`, also those in use. Calls
-    /// `failed` for each volume that stays mounted.
+    /// Sets `is_ending` (D3), then unmounts all volumes at the same time. With `insist`, also those in use. Returns how
+    /// many stay mounted, and how many are unmounted with unwritten data in the arena.
     ///
     /// # Blocking
     /// For all sources.
-    pub(super) fn umount_all(&self, insist: bool, failed: &(dyn Fn(&Failure) + Sync)) {
+    pub(super) fn umount_all(&self, insist: bool) -> (usize, usize) {
         self.state().is_ending = true;
         self.changed.notify_all();
-        for_each_parallel(usize::MAX, self.sessions().into_iter(), |(name, session)| {
+        let (failures, left) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        for_each_parallel(usize::MAX, self.mounted().into_iter(), |(name, session)| {
             if let Err(failure) = self.umount(&name, &session, insist) {
-                failed(&failure);
+                let count = if failure.reason == Reason::Left { &left } else { &failures };
+                count.fetch_add(1, Ordering::Relaxed);
+                errln!("{failure}");
             }
         });
+        (failures.into_inner(), left.into_inner())
     }
 
-    fn umount(&self, name: &VolumeName, session: &Session, insist: bool) -> Result<(), Failure> {
+    pub(super) fn umount(&self, name: &VolumeName, session: &Session, insist: bool) -> Result<(), Failure> {
         let umount = || session.umount_patiently(insist, |_| {}, &mut |_, _| {});
         self.shared.events.report_umount(name.as_str(), umount)
     }
@@ -315,7 +311,7 @@ impl Volumes {
 
     fn release_ended(self: &Arc<Self>, ended: &Receiver<(VolumeName, Weak<Session>)>) {
         for (name, session) in ended {
-            let Some(session) = session.upgrade().filter(|session| session.served().is_some()) else { continue };
+            let Some(session) = session.upgrade().filter(|session| session.mounted().is_some()) else { continue };
             let volumes = Arc::clone(self);
             let release = {
                 let (name, session) = (name.clone(), Arc::clone(&session));
@@ -330,11 +326,11 @@ impl Volumes {
 
     /// Waits until a volume that no program can reach is written back, and releases it (D1).
     fn release(&self, name: &VolumeName, session: &Session) {
-        // A reference to the front end keeps the source open: when a client learns that it is released, there is none.
+        // A reference to the mount keeps the source open: when a client learns that it is released, there is none.
         session.wait_while_unmounting();
-        let Some(front_end) = self.front_end_to_release(session) else { return };
-        front_end.wait_ended();
-        drop(front_end);
+        let Some(mounted) = self.to_release(session) else { return };
+        mounting::wait_ended(&mounted);
+        drop(mounted);
         self.release_ended_volume(name, session);
     }
 
@@ -348,16 +344,15 @@ impl Volumes {
             return;
         }
         let now = UmountRequest { deadline: Some(Duration::ZERO), ..UmountRequest::default() };
-        let front_end = self.front_end_to_release(session);
-        if front_end.is_some_and(|front_end| front_end.wait_ended_within(now).is_ok()) {
+        let is_left = |mounted: &MountedVolume| matches!(mounted.wait_ended(now), Err(MountedError::Left { .. }));
+        if self.to_release(session).is_some_and(|mounted| !is_left(&mounted)) {
             self.release_ended_volume(name, session);
         }
     }
 
-    /// The front end of a volume that is not released, unless the volume goes on in another process.
-    fn front_end_to_release(&self, session: &Session) -> Option<Arc<FrontEnd>> {
-        let (front_end, _) = session.served()?;
-        (!self.state().is_handing_over).then_some(front_end)
+    /// A volume that is not released, unless it goes on in another process.
+    fn to_release(&self, session: &Session) -> Option<Arc<MountedVolume>> {
+        session.mounted().filter(|_| !self.state().is_handing_over)
     }
 
     /// Releases an ended volume, unless another thread does.
@@ -368,19 +363,17 @@ impl Volumes {
             slot.and_then(|slot| slot.take_held(session))
         };
         let Some(Held { source, ownership }) = held else { return };
-        let left = session.bytes_left_at_end();
-        session.drop_references();
+        let Ended { bytes_left: left, discards } = session.end();
         let text = match left {
             0 => String::new(),
             left => format!("{} unwritten, kept in {}", size::text(left), self.shared.arena.printable()),
         };
-        self.forget(name);
         // With data left, it keeps the claim: another writer would make the data older than the volume.
-        let closed = if left == 0 { source.close(session.has_discarded()) } else { Ok(()) };
+        let closed = if left == 0 { source.close(discards) } else { Ok(()) };
         if let Err(failure) = &closed {
             tracing::error!(volume = name.as_str(), %failure, "the volume is not closed");
         }
-        if let Some(kept) = session.kept() {
+        if let Some(kept) = &session.kept {
             kept.ended();
         }
         match left == 0 && closed.is_ok() {

@@ -88,7 +88,7 @@ impl Figures {
     }
 
     fn document(&mut self, interval: Option<Duration>) -> Document<'_> {
-        let statuses = self.volumes.sessions().into_iter().map(|(_, session)| session.status());
+        let statuses = self.volumes.mounted().into_iter().map(|(_, session)| session.status());
         let answers = statuses.map(|status| Answer { at: Instant::now(), status }).collect();
         let mut snapshot = self.watch.add(Survey { answers, ..Survey::default() });
         let more_volumes = snapshot.keep_fullest(VOLUMES_MAX, TENANTS_MAX);

@@ -47,14 +47,14 @@ pub(super) struct Web {
 }
 
 impl Web {
-    /// Opens the port of the configuration, if it names one. `inherited` is the port of a predecessor.
+    /// Opens the port of the configuration by `listen`, if it names one.
     ///
     /// # Errors
     /// The port is in use; the address is not one of this machine, or other machines reach it and there is no token; the
     /// file with the token cannot be used.
     pub(super) fn open(
         config: &ServerSpec,
-        inherited: Option<Result<TcpListener, Failure>>,
+        listen: impl FnOnce(SocketAddr) -> Result<TcpListener, Failure>,
     ) -> Result<Option<Self>, Failure> {
         let Some(Address(address)) = config.web else {
             return match &config.web_token_file {
@@ -64,13 +64,7 @@ impl Web {
             };
         };
         let access = access(address, config.web_token_file.as_deref())?;
-        let listener = inherited.unwrap_or_else(|| http::listen("--web", address))?;
-        Ok(Some(Self { listener, access }))
-    }
-
-    /// Its port, for a successor.
-    pub(super) fn listener(&self) -> &TcpListener {
-        &self.listener
+        Ok(Some(Self { listener: listen(address)?, access }))
     }
 
     /// Serves the page and the figures of `volumes`, on its own thread.

@@ -4,20 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use slackwater::UmountOptions;
+use slackwater_mount::{Kept, MountPoint, MountedVolume};
 
 use super::{Held, Reservation, Shared, Volume, Volumes, ending};
-use crate::commands::mount::attach;
 use crate::control::protocol::{EventKind, MountRequest};
-use crate::exit::Failure;
+use crate::exit::{Failure, Reason};
 use crate::registry::Entry;
 use crate::source::opened::{Opened, Opening};
 use crate::source::ownership;
-use crate::spec::{Transport, VolumeSpec};
-use crate::volume::front_end::{FrontEnd, Kept};
+use crate::spec::wire::Stated;
+use crate::spec::{MountSpec, Transport, VolumeSpec};
+use crate::volume::endpoints::name_of;
 use crate::volume::keeping::{self, Keeping};
 use crate::volume::name::VolumeName;
 use crate::volume::session::Session;
-use crate::volume::{endpoints, rescued};
+use crate::volume::{endpoints, mounting, rescued};
 
 impl Volumes {
     /// Mounts a volume, and returns its name.
@@ -27,7 +28,7 @@ impl Volumes {
     ///
     /// # Blocking
     /// For the source, and for the write-back of what an earlier mount left.
-    pub(crate) fn mount(&self, request: &MountRequest) -> Result<(VolumeName, Arc<FrontEnd>), Failure> {
+    pub(crate) fn mount(&self, request: &MountRequest) -> Result<(VolumeName, Arc<MountedVolume>), Failure> {
         let name = match &request.name {
             Some(name) => VolumeName::new(name)?,
             None => VolumeName::of(&request.mountpoint)?,
@@ -69,11 +70,13 @@ impl Volumes {
         let say = |text: &str| tracing::info!("{text}");
         let acquired = ownership::acquire(&self.shared.registry, &entry, source_fd, false, &|_| Ok(false), &say)?;
         let Some(ownership) = acquired else { unreachable!("nothing was attached") };
-        let session = Session::new(entry, self.shared.tally.clone());
-        session.set_spec(attach::of_volume(options.clone()));
         let mut keeping = self.shared.keeper.as_ref().map(Keeping::new);
-        let kept = keeping.as_mut().map(Keeping::front_end).transpose()?;
-        let (source, front_end) = match self.open(&name, &session, &options, kept) {
+        let (spec, kept) =
+            (MountSpec::of_volume(options.clone()), keeping.as_ref().map(|keeping| keeping.volume().clone()));
+        let session = Session::new(entry, kept, spec, self.shared.tally.clone());
+        // Nodes cannot be kept for many volumes.
+        let kept = keeping.as_mut().map(|keeping| keeping.front_end(0)).transpose()?;
+        let (source, mounted) = match self.open(&name, &session, &options, kept) {
             Ok(opened) => opened,
             Err(failure) => {
                 // The entry says to which volume the changes belong.
@@ -83,11 +86,8 @@ impl Volumes {
                 return Err(failure);
             }
         };
-        let held = keeping.map_or(Ok(()), |keeping| {
-            session.set_kept(keeping.volume());
-            keeping.hold(&session.entry, &options, &front_end, &ownership)
-        });
-        let is_ending = self.serve(reservation, &session, &front_end, Held { source, ownership });
+        let held = keeping.map_or(Ok(()), |keeping| keeping.hold(&session.entry, &options, &mounted, &ownership));
+        let is_ending = self.serve(reservation, &session, &mounted, Held { source, ownership });
         let mountpoint = request.mountpoint.to_string_lossy().into_owned();
         self.shared.events.send(EventKind::Mounted, Some(name.as_str()), mountpoint);
         // The shutdown has not seen this volume.
@@ -96,7 +96,49 @@ impl Volumes {
             self.umount(&name, &session, true)?;
             return Err(failure);
         }
-        Ok((name, front_end))
+        Ok((name, mounted))
+    }
+
+    /// The volume that an earlier process has mounted for this request, if it has.
+    fn made_before(&self, request: &MountRequest) -> Option<(VolumeName, Arc<MountedVolume>)> {
+        if !request.is_repeated {
+            return None;
+        }
+        let place = MountPoint::here(name_of(&request.mountpoint).unwrap_or_else(|_| request.mountpoint.clone()));
+        let is_meant = |(name, session): &(VolumeName, Arc<Session>)| {
+            session.entry.source.name() == request.source
+                && request.name.as_ref().is_none_or(|word| word == name.as_str())
+        };
+        let (name, session) = self.mounted().into_iter().filter(is_meant).find(|(_, it)| it.is_made(&place))?;
+        session.mounted().map(|mounted| (name, mounted))
+    }
+
+    /// Mounts a volume that this daemon has at a further mount point. `None`, if it does not have it, or has it under
+    /// another name.
+    ///
+    /// # Errors
+    /// The volume has other options, or cannot be mounted there.
+    fn attach(
+        &self,
+        request: &MountRequest,
+        entry: &Entry,
+    ) -> Result<Option<(VolumeName, Arc<MountedVolume>)>, Failure> {
+        let has_source = |session: &Session| {
+            let source = &session.entry.source;
+            source.is_same(&entry.source) && source.conflicts_with(&entry.source)
+        };
+        let found = self.mounted().into_iter().find(|(_, session)| has_source(session));
+        let is_meant = |name: &VolumeName| request.name.as_ref().is_none_or(|word| word == name.as_str());
+        let Some((name, session)) = found.filter(|(name, _)| is_meant(name)) else { return Ok(None) };
+        let stated = Stated::of_volume(request.options.clone());
+        match session.attach(MountPoint::here(entry.mountpoint.clone()), &stated, request.is_repeated, &mut |_, _| {}) {
+            Ok(()) => {}
+            Err(failure) if failure.reason == Reason::NotMounted => return Ok(None),
+            Err(failure) => return Err(failure),
+        }
+        let mountpoint = entry.mountpoint.to_string_lossy().into_owned();
+        self.shared.events.send(EventKind::Mounted, Some(name.as_str()), mountpoint);
+        Ok(session.mounted().map(|mounted| (name, mounted)))
     }
 
     /// The name in the arena of one more reader of a volume. `own` has those of a predecessor.
@@ -124,17 +166,17 @@ impl Volumes {
 
     /// Lets programs and requests reach a mounted volume until its end. Returns whether the daemon has begun to end since
     /// the reservation.
-    pub(super) fn serve(
+    pub(in crate::commands::daemon) fn serve(
         &self,
         reservation: Reservation<'_>,
         session: &Arc<Session>,
-        front_end: &Arc<FrontEnd>,
+        mounted: &Arc<MountedVolume>,
         held: Held,
     ) -> bool {
-        session.set_mounted(&self.shared.engine, front_end, &held.source);
+        session.set_mounted(&self.shared.engine, mounted, &held.source);
         let (ends, name, ended) = (self.ends.clone(), reservation.name.clone(), Arc::downgrade(session));
         let is_ending = reservation.fill(Volume { session: Arc::clone(session), held: Some(held) });
-        front_end.on_unmounted(move || {
+        mounted.on_unmounted(move || {
             if let Some(session) = ended.upgrade() {
                 // The receiving thread lives as long as the process.
                 session.after_unmounting(move || drop(ends.send((name, ended))));
@@ -144,13 +186,13 @@ impl Volumes {
     }
 
     /// Opens the source and mounts it.
-    pub(super) fn open(
+    pub(in crate::commands::daemon) fn open(
         &self,
         name: &VolumeName,
         session: &Session,
         options: &VolumeSpec,
         kept: Option<Kept>,
-    ) -> Result<(Opened, Arc<FrontEnd>), Failure> {
+    ) -> Result<(Opened, Arc<MountedVolume>), Failure> {
         let identity = &session.entry.identity;
         self.shared.left.wait_until_written_back(identity);
         let say = |text: &str| tracing::info!("{text}");
@@ -163,51 +205,42 @@ impl Volumes {
         };
         let has_data = self.shared.left.nodes_of(identity).is_some();
         let opened = Opened::new(&session.entry, options, has_data, opening)?;
-        let front_end = self.open_front_end(name, session, options, &opened, kept);
+        let mounted = self.mount_opened(name, session, options, &opened, kept);
         // Data that is left, and an inherited mount that another attempt will serve, keep the claim.
         let is_released = !has_data && !is_inherited;
-        let front_end = front_end.inspect_err(|_| {
+        let mounted = mounted.inspect_err(|_| {
             if is_released {
                 opened.clone().close_unused();
             }
         })?;
         opened.inherited_all();
         self.shared.left.has_mounted(identity);
-        Ok((opened, front_end))
+        Ok((opened, mounted))
     }
 
-    fn open_front_end(
+    fn mount_opened(
         &self,
         name: &VolumeName,
         session: &Session,
         options: &VolumeSpec,
         opened: &Opened,
         kept: Option<Kept>,
-    ) -> Result<Arc<FrontEnd>, Failure> {
-        let Shared { namespace, pool, tenancy, left, .. } = &self.shared;
+    ) -> Result<Arc<MountedVolume>, Failure> {
+        let Shared { engine, pool, tenancy, left, .. } = &self.shared;
         let Entry { source, mountpoint, identity, .. } = &*session.entry;
         let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot open the source: {error}"));
         let backend = opened.backend(left.nodes_of(identity)).map_err(|error| failed(&error))?;
-        let mounted = namespace.mount(name.path(), identity, backend).map_err(|error| failed(&error))?;
-        let volume = mounted.super_block();
-        drop(mounted);
-        let opened = FrontEnd::open(pool, &volume, source.name(), mountpoint, options, tenancy.clone(), kept);
-        match opened {
-            Ok(front_end) => {
-                rescued::print_all(&volume.rescued(), source.name());
-                session.show(Some(&volume));
-                Ok(front_end)
-            }
-            Err(failure) => {
+        let volume = engine.mount(identity, backend).map_err(|error| failed(&error))?;
+        let mounted = mounting::mount(pool, &volume, source.name(), mountpoint, options, tenancy.clone(), kept);
+        match &mounted {
+            Ok(_) => rescued::print_all(&volume.rescued(), source.name()),
+            Err(_) => {
                 // The volume may have data of an earlier mount: that is written back first.
-                match volume.umount(UmountOptions::default()) {
-                    Ok(()) => self.forget(name),
-                    Err(error) => {
-                        tracing::error!(volume = name.as_str(), %error, "the mount failed, and the volume cannot be ended")
-                    }
+                if let Err(error) = volume.umount(UmountOptions::default()) {
+                    tracing::error!(volume = name.as_str(), %error, "the mount failed, and the volume cannot be ended");
                 }
-                Err(failure)
             }
         }
+        mounted
     }
 }

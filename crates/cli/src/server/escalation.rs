@@ -1,17 +1,6 @@
-//! Signals and the end of serving, for a mount process and for a daemon with all of its volumes.
+//! The effect of signals, one after another.
 
 use crate::os::sys::Signal;
-
-/// How a mount has ended, or a daemon with all of its mounts.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum End {
-    /// Everything is written back.
-    Flushed,
-    /// By force: the unwritten data is only in the arena.
-    Left,
-    /// Given up on the third Ctrl-C: the unwritten data is only in the arena.
-    GivenUp,
-}
 
 /// The effect of a signal.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
