@@ -14,7 +14,7 @@ use crate::keeper::protocol::{Part, Predecessor};
 
 /// The keeper of this server, if there is one, and what a predecessor has left there.
 pub(crate) struct KeptServer {
-    /// What is kept, for messages.
+    /// The name of the server in messages.
     what: &'static str,
     pub(crate) keeper: Option<Arc<KeeperClient>>,
     pub(crate) predecessor: Option<Predecessor>,
@@ -25,7 +25,7 @@ pub(crate) struct KeptServer {
 }
 
 impl KeptServer {
-    /// Joins the keeper if there is one; `what` is kept.
+    /// Joins the keeper if there is one. `what` is the name of the server in messages.
     ///
     /// # Errors
     /// As [`KeeperClient::join`].

@@ -1,7 +1,7 @@
 //! Waits for the end of what a server serves, and for requests to end it.
 //!
-//! One thread takes signals; the main thread receives all events in one queue. Whatever may take a while runs on a thread
-//! of its own, because signals must still be handled: unmounts, and texts with names that are searched for in a source.
+//! One thread takes signals; the main thread receives all events in one queue. Unmounts, and texts with names that are
+//! searched for in a source, may take a while. They run on threads of their own, because signals must still be handled.
 
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering};

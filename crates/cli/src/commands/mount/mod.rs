@@ -160,7 +160,7 @@ fn mount(arguments: &MountArguments) -> Result<(), Failure> {
         false => begin(arguments, &kept)?,
     };
     let Some(begun) = begun else { return Ok(()) };
-    let Begun { session, mut ownership, spec, departure, keeping, inherited } = begun;
+    let Begun { session, mut ownership, spec, departure, mut keeping, inherited } = begun;
     // Before anything is written back or mounted, because the port may be in use.
     let listen = |Address(address)| kept.part(Part::Metrics, || http::listen("--metrics", address));
     let metrics = arguments.spec.server.metrics.map(listen).transpose()?;
@@ -193,7 +193,7 @@ fn mount(arguments: &MountArguments) -> Result<(), Failure> {
                 }
             };
             main_loop.mounting();
-            let (running, keeping) = Running::open(&session, source, &spec, keeping, &main_loop)?;
+            let running = Running::open(&session, source, &spec, keeping.as_mut(), &main_loop)?;
             if let Err(failure) = hold(&mut kept, keeping, &session, &spec.volume, &running, &ownership) {
                 running.mounted.abort();
                 // A program may have written to it.

@@ -83,11 +83,11 @@ impl Running {
         session: &Session,
         source: Opened,
         spec: &MountSpec,
-        mut keeping: Option<Keeping>,
+        keeping: Option<&mut Keeping>,
         main_loop: &MainLoop,
-    ) -> Result<(Self, Option<Keeping>), Failure> {
+    ) -> Result<Self, Failure> {
         let entry = &session.entry;
-        let kept = keeping.as_mut().map(|keeping| keeping.front_end(keeping::nodes_max())).transpose()?;
+        let kept = keeping.map(|keeping| keeping.front_end(keeping::nodes_max())).transpose()?;
         // Memory of an earlier mount is free only now.
         let MountSpec { server, volume: options } = spec;
         let cache_bytes = arena_file::cache_bytes(server.cache, &entry.arena);
@@ -105,7 +105,7 @@ impl Running {
         if let Some(filler) = filler {
             arena_file::fill(filler);
         }
-        Ok((mounted, keeping))
+        Ok(mounted)
     }
 
     /// The mount of a predecessor, with its data and its connection. It was started with `started`, and has `spec` now.

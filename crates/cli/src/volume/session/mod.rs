@@ -63,7 +63,8 @@ pub(crate) struct Session {
     placing: Mutex<()>,
 }
 
-/// How far a mount is.
+/// How far a mount is. Each stage follows the one before it; `Discarding` and `Left` are left out if everything is written
+/// back, and a failed unmount leads back from `Discarding` to `Mounted`.
 #[derive(Default)]
 enum Stage {
     /// Not mounted yet.

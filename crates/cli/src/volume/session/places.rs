@@ -249,7 +249,7 @@ impl Session {
         request: UmountRequest,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
-        let taken = self.watch(|| mounted.take_away(place, request.from_now(Duration::ZERO), &|_| {}), tick);
+        let taken = self.watch(|| mounted.take_away(place, request.remaining(Duration::ZERO), &|_| {}), tick);
         taken.map_err(|error| mounting::failed_at(place.path(), &error))
     }
 

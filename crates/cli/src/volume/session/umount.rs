@@ -34,8 +34,8 @@ pub(crate) struct UmountRequest {
 }
 
 impl UmountRequest {
-    /// The request to the front end from now on, which gets at least the time `least`.
-    pub(super) fn from_now(self, least: Duration) -> slackwater_mount::UmountRequest {
+    /// The request to the front end with the time that remains, at least `least`.
+    pub(super) fn remaining(self, least: Duration) -> slackwater_mount::UmountRequest {
         let Self { deadline, stall, force, discard, park: _ } = self;
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now()).max(least);
         slackwater_mount::UmountRequest { deadline: deadline.map(left), stall, force, discard }
@@ -168,7 +168,7 @@ impl Session {
         }
         let least = if self.figures().0 == 0 { STEPS_WITHIN } else { Duration::ZERO };
         let progress = self.reported(tick);
-        let outcome = self.tally.unmounts.time(|| mounted.umount(request.from_now(least), &|_| progress()));
+        let outcome = self.tally.unmounts.time(|| mounted.umount(request.remaining(least), &|_| progress()));
         let failure = match outcome {
             Ok(()) => return Ok(()),
             Err(error) => mounting::failed_at(mounted.place().path(), &error),
@@ -191,7 +191,7 @@ impl Session {
     /// # Errors
     /// `Left`.
     fn wait_ended(&self, mounted: &MountedVolume, request: UmountRequest) -> Result<(), Failure> {
-        match mounted.wait_ended(request.from_now(Duration::ZERO)) {
+        match mounted.wait_ended(request.remaining(Duration::ZERO)) {
             Err(error @ MountedError::Left { .. }) => {
                 Err(self.leave(mounting::failed_at(mounted.place().path(), &error)))
             }
@@ -298,9 +298,8 @@ impl Session {
         discards: bool,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Failure> {
-        let released = self.wait_for(deadline, tick, |state| match &state.stage {
-            Stage::Released(outcome) => Some(outcome.clone()),
-            _ => None,
+        let released = self.wait_for(deadline, tick, |state| {
+            if let Stage::Released(outcome) = &state.stage { Some(outcome.clone()) } else { None }
         });
         released.unwrap_or_else(|| {
             let left = slackwater_host::size::text(self.figures().0);
