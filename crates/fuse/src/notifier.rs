@@ -115,6 +115,17 @@ impl Notifier {
         self.send(&Notification::InvalInode { node, offset, len })
     }
 
+    /// [`send`](Self::send) of [`Notification::InvalInode`] for the attributes alone.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Blocking
+    /// For no page and no request. A handler may call this for the node of its request.
+    pub fn inval_attributes(&self, node: u64) -> Result<(), Errno> {
+        self.shared.send(&Notification::InvalInode { node, offset: -1, len: 0 })
+    }
+
     /// [`send`](Self::send) of [`Notification::InvalInode`], for its effect on pages of shared mappings. Stores to these
     /// pages have arrived when this returns, except for those made meanwhile. If the mount is gone, that is not an
     /// error: the kernel has written everything back.

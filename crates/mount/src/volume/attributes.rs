@@ -150,7 +150,8 @@ impl Volume {
         }
         let is_emptied = change.size_bytes == Some(0);
         self.emptying(node, is_emptied, || self.unfrozen(|| self.sb.setattr(inode, change)))?;
-        if has(fattr::KILL_SUIDGID) {
+        // With a change of owner the engine has cleared them, as far as that does.
+        if has(fattr::KILL_SUIDGID) && has(fattr::SIZE) {
             self.unfrozen(|| self.sb.kill_suidgid(inode))?;
         }
         Ok(())

@@ -98,6 +98,10 @@ impl Volume {
             set(earlier)?; // G1
             return Err(Errno::BUSY.into());
         }
+        if let Some(notifier) = self.notifier.get() {
+            // The answer has no attributes, and the kernel would keep the ctime before. It fails when the mount is gone.
+            let _ = notifier.inval_attributes(node.id());
+        }
         Ok(Answer::Ioctl(Vec::new()))
     }
 }

@@ -212,6 +212,22 @@ fn a_write_by_another_user_clears_setuid() {
     assert_eq!(fs::read(rig.stored("tool")).unwrap(), b"changed\n");
 }
 
+/// Setgid without group execution means mandatory locking, and stays. It was cleared.
+#[test]
+fn a_change_of_owner_clears_setuid_and_setgid_as_on_other_file_systems() {
+    let rig = Rig::new();
+    for (given, wanted) in [(0o6644, 0o2644), (0o6755, 0o755), (0o2640, 0o2640)] {
+        for path in [rig.file("file"), rig.stored("plain")] {
+            fs::write(&path, "text").unwrap();
+            fs::set_permissions(&path, PermissionsExt::from_mode(given)).unwrap();
+            std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, wanted, "{}: {given:o}", path.display());
+            fs::remove_file(&path).unwrap();
+        }
+    }
+    rig.umount().unwrap();
+}
+
 /// Cleared in the source before the bytes are taken, and in the kernel's cached attributes. So if the process dies, no
 /// file keeps the owner's rights with another user's bytes.
 #[test]

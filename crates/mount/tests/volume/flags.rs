@@ -2,8 +2,9 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
@@ -66,6 +67,25 @@ fn flags_are_those_of_the_source() {
         );
         set_flags(&rig.file("dir"), IFlags::empty()).unwrap();
         fs::remove_file(rig.file("dir/stays")).unwrap();
+    });
+}
+
+/// It was seen when the kernel's attributes had expired, after a second.
+#[test]
+fn a_change_of_flags_is_seen_in_the_ctime_at_once() {
+    with_flags(|rig| {
+        let path = rig.file("file");
+        fs::write(&path, "text").unwrap();
+        let ctime = || {
+            let metadata = fs::metadata(&path).unwrap();
+            (metadata.ctime(), metadata.ctime_nsec())
+        };
+        let before = ctime();
+        // The clock of a file system may have a step of 10 ms.
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(ctime(), before);
+        set_flags(&path, IFlags::NODUMP).unwrap();
+        assert!(ctime() > before);
     });
 }
 
