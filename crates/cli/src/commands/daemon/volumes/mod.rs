@@ -413,6 +413,7 @@ impl Reservation<'_> {
         self.is_kept = true;
         let mut state = self.volumes.state();
         state.by_name.insert(self.name.clone(), Slot::Mounted(volume));
+        self.volumes.changed.notify_all();
         state.is_ending
     }
 }
