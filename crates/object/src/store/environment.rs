@@ -73,8 +73,8 @@ impl Environment {
         Self { variables: Arc::new(owned.into_iter().collect()) }
     }
 
-    /// The variables and their values, to set them for another process.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+    /// The variables and their values.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
