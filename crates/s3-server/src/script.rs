@@ -30,14 +30,13 @@ pub struct Script {
     answer: Answer,
     method: Option<&'static str>,
     part: Option<String>,
-    skip: u64,
     left: u64,
 }
 
 impl Script {
     /// For each request.
     pub fn new(answer: Answer) -> Self {
-        Self { answer, method: None, part: None, skip: 0, left: u64::MAX }
+        Self { answer, method: None, part: None, left: u64::MAX }
     }
 
     /// Only requests of this HTTP method.
@@ -52,12 +51,6 @@ impl Script {
         Self { part: Some(part.into()), ..self }
     }
 
-    /// Not the first `requests` that match.
-    #[must_use]
-    pub fn skip(self, requests: u64) -> Self {
-        Self { skip: requests, ..self }
-    }
-
     /// Only `requests` of those that match.
     #[must_use]
     pub fn times(self, requests: u64) -> Self {
@@ -68,10 +61,6 @@ impl Script {
         let is_match = self.method.is_none_or(|wanted| wanted == method)
             && self.part.as_ref().is_none_or(|part| target.contains(part.as_str()));
         if !is_match || self.left == 0 {
-            return None;
-        }
-        if self.skip > 0 {
-            self.skip -= 1;
             return None;
         }
         self.left -= 1;
