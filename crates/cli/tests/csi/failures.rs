@@ -49,7 +49,7 @@ fn an_unstage_fails_at_its_deadline_and_the_volume_stays_usable() {
     volume.stage().unwrap();
     volume.publish(false).unwrap();
     let mut file = File::create(volume.target.join("file")).unwrap();
-    server.process.signal(Signal::STOP);
+    server.stop_at_rest();
     file.write_all(&vec![7; 1 << 20]).unwrap();
     drop(file);
     volume.unpublish().unwrap();

@@ -1,11 +1,9 @@
 //! A volume whose source does not answer affects only itself. The source is another mount of ours, whose server is
 //! stopped.
 
-use std::fs::{self, DirEntry, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rustix::process::Signal;
 
@@ -46,7 +44,7 @@ fn a_hung_source_stops_no_other_volume_and_the_daemon_ends_once_it_answers() {
     let Stage { base, middle, server, top, source, mountpoint, daemon } = Stage::new(&scratch);
     let options = OpenOptions::new().read(true).write(true).create(true).clone();
     let mut file = options.open(top.join("file")).unwrap();
-    server.process.signal(Signal::STOP);
+    server.stop_at_rest();
     file.write_all(&vec![7; BYTES]).unwrap();
     // Cached data is available, and closing the file does not wait.
     let mut found = Vec::new();
@@ -94,7 +92,7 @@ fn with_a_hung_source(work: impl for<'s> FnOnce(Daemon<'s>, File, &Path, &Path) 
     // Not truncated: the close of a truncated file starts write-back.
     let mut file = OpenOptions::new().write(true).open(top.join("file")).unwrap();
     file.write_all(&vec![6; BYTES]).unwrap();
-    stop_at_rest(&scratch, &server, &middle);
+    server.stop_at_rest();
     fs::write(mountpoint.join("file"), vec![7; BYTES]).unwrap();
     let daemon = work(daemon, file, &top, &mountpoint);
     assert_eq!(fs::read(source.join("file")).unwrap(), vec![7; BYTES]);
@@ -123,31 +121,6 @@ fn with_a_hung_source(work: impl for<'s> FnOnce(Daemon<'s>, File, &Path, &Path) 
 #[track_caller]
 fn wait_until_nothing_left(daemon: &Daemon<'_>) {
     wait_until("nothing is left", || daemon.json("ls")["left"].as_array().unwrap().is_empty());
-}
-
-/// Stops the server of the mount `middle` while it has no request: the kernel does not end a thread whose request the
-/// source has already read.
-fn stop_at_rest(scratch: &Scratch, server: &Mount, middle: &Path) {
-    let control = scratch.dir("fusectl", 0o755);
-    let mounted = Command::new("mount").args(["-t", "fusectl", "none"]).arg(&control).status().unwrap();
-    assert!(mounted.success());
-    let connection = rustix::fs::minor(fs::metadata(middle).unwrap().dev());
-    let waiting = control.join(format!("{connection}/waiting"));
-    let tasks = PathBuf::from(format!("/proc/{}/task", server.process.0.id()));
-    let is_stopped = |task: io::Result<DirEntry>| {
-        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
-        stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
-    };
-    wait_until("the server stops at rest", || {
-        server.process.signal(Signal::STOP);
-        wait_until("the server stops", || fs::read_dir(&tasks).unwrap().all(is_stopped));
-        let is_at_rest = fs::read_to_string(&waiting).unwrap().trim() == "0";
-        if !is_at_rest {
-            server.process.signal(Signal::CONT);
-        }
-        is_at_rest
-    });
-    assert!(Command::new("umount").arg(&control).status().unwrap().success());
 }
 
 #[test]
@@ -193,7 +166,7 @@ fn p04_a_daemon_starts_while_a_source_of_its_dead_predecessor_hangs() {
         fs::write(path.join("file"), vec![5; BYTES]).unwrap();
     }
     daemon.kill();
-    server.process.signal(Signal::STOP);
+    server.stop_at_rest();
     // The configured volume and the other leftover do not wait for the hung one.
     let daemon = Daemon::start(&scratch, &config);
     let mounted = [("configured".to_owned(), "mounted".to_owned())];

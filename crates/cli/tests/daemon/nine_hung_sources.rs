@@ -81,7 +81,7 @@ fn p04_nine_hung_volumes_affect_neither_a_tenth_nor_a_restart() {
             Volume::begin(top)
         })
         .collect();
-    server.process.signal(Signal::STOP);
+    server.stop_at_rest();
     for round in 0..10 {
         for volume in &mut volumes {
             volume.mapped.store(&[4; BYTES]);

@@ -24,7 +24,7 @@ fn with_a_hung_source(end: impl FnOnce(&Scratch, &mut Tower)) {
     file.write_all(&bytes(1, BYTES)).unwrap();
     file.sync_all().unwrap();
     file.write_all(&bytes(2, BYTES)).unwrap();
-    tower.server.process.signal(Signal::STOP);
+    tower.server.stop_at_rest();
     end(&scratch, &mut tower);
     assert!(fs::read_dir(&tower.top).unwrap().next().is_none(), "the mount point is free");
     file.write_all(b"late").unwrap_err();

@@ -61,7 +61,7 @@ fn cached_access_continues_and_umount_ends_at_its_deadline() {
     let mut file = options.open(tower.top.join("file")).unwrap();
     file.write_all(&bytes(1, 1 << 20)).unwrap();
 
-    tower.server.process.signal(Signal::STOP);
+    tower.server.stop_at_rest();
     // Cached data can be read and written without the source.
     let mut found = vec![0; 1 << 20];
     file.rewind().unwrap();
@@ -100,7 +100,7 @@ fn discard_ends_although_closing_source_files_would_block() {
     // The mount has these files open in the source because more data is to come; nothing else has them open.
     files.iter_mut().for_each(|file| file.write_all(&bytes(2, 100_000)).unwrap());
     drop(files);
-    tower.server.process.signal(Signal::STOP);
+    tower.server.stop_at_rest();
     let start = Instant::now();
     let output = scratch.run_when_free(["umount", top, "--discard", "--yes", "--deadline", "30s"]);
     output.expect(0, &["LOST"]);
@@ -122,7 +122,7 @@ fn data_that_is_discarded_in_flight_is_not_left() {
     let mut tower = Tower::new(&scratch);
     let top = tower.top.to_str().unwrap();
     fs::write(tower.top.join("file"), bytes(1, 1 << 20)).unwrap();
-    tower.server.process.signal(Signal::STOP);
+    tower.server.stop_at_rest();
     let _syncing = Process::spawn(scratch.command(["sync", top]).stdout(Stdio::null()).stderr(Stdio::null()));
     wait_until("data is in flight", || {
         let status = scratch.run(["status", "--json", top]);
@@ -153,7 +153,7 @@ fn p09_a_killed_mount_that_waits_for_its_own_answer_is_ended() {
         let place_of = |task: fs::DirEntry| fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
         tasks.flatten().any(|task| place_of(task).contains("folio"))
     };
-    tower.server.process.signal(Signal::STOP);
+    tower.server.stop_at_rest();
     // A page far behind is being read into the kernel's cache for a store, and is locked.
     drop(program.0.stdin.take());
     wait_until("the page is being read", || waits_for_page(&program));
@@ -221,7 +221,7 @@ fn a_blocked_writer_can_be_killed_at_once() {
     let mut program = writer(&tower.top.join("file"));
     let mut reports = program.0.stderr.take().unwrap();
     reports.read_exact(&mut [0; 8]).unwrap();
-    tower.server.process.signal(Signal::STOP);
+    tower.server.process.stop();
     // The writer waits when it is asleep and has written nothing for a while.
     let written = || fs::read_to_string(format!("/proc/{}/io", program.0.id())).unwrap_or_default();
     let mut before = (written(), Instant::now());

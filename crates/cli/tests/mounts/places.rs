@@ -262,7 +262,7 @@ fn park_of_one_mount_point_leaves_the_data_to_the_volume() {
     let words = ["mount", tower.middle.to_str().unwrap(), second.to_str().unwrap()];
     scratch.run(words).expect(0, &["one more mount point"]);
     fs::write(second.join("file"), bytes(1, 1 << 20)).unwrap();
-    tower.server.process.signal(rustix::process::Signal::STOP);
+    tower.server.stop_at_rest();
     let umount = ["umount", second.to_str().unwrap(), "--deadline", "1s"];
     scratch.run_when_free(umount).expect(4, &["still mounted"]);
     scratch.run_when_free([&umount[..], &["--park"]].concat()).expect(0, &[]);

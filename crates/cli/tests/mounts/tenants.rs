@@ -85,7 +85,7 @@ fn a_hog_is_alone(by: &str, tenant: &str, command: Command, has_others: bool) {
     let scratch = Scratch::new();
     let tower = tower(&scratch, by, tenant);
     let [file, beside] = ["hog", "beside"].map(|name| made(&tower, name));
-    tower.server.process.signal(Signal::STOP);
+    tower.server.stop_at_rest();
     let mut hog = hog(&scratch, &file, command);
     drop(file);
     wait_until_it_waits(&scratch, &tower, &hog);
@@ -147,7 +147,7 @@ fn the_memory_limit_of_a_cgroup_is_its_dirty_limit() {
     let scratch = Scratch::new();
     let tower = Tower::with(&scratch, &["--cache", "64MiB", "--dirty-ratio", "80", "--tenant-by", "cgroup"]);
     let file = made(&tower, "hog");
-    tower.server.process.signal(Signal::STOP);
+    tower.server.stop_at_rest();
     let mut hog = hog(&scratch, &file, cgroup.command("dd", &[]));
     drop(file);
     wait_until_it_waits(&scratch, &tower, &hog);
@@ -169,7 +169,7 @@ fn blocked_writers_can_be_terminated_and_the_volume_unmounted() {
     let top = tower.top.clone();
     let top = top.to_str().unwrap();
     let file = made(&tower, "hog");
-    tower.server.process.signal(Signal::STOP);
+    tower.server.stop_at_rest();
     let mut first = hog(&scratch, &file, cgroup.command("dd", &[]));
     wait_until_it_waits(&scratch, &tower, &first);
     // dd handles SIGINT, which ends no write.

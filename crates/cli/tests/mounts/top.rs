@@ -114,7 +114,7 @@ fn a_mount_that_is_stopped_or_dead_is_shown_beside_the_others() {
     });
     dead.kill();
     scratch.status_after_death();
-    stopped.process.signal(Signal::STOP);
+    stopped.process.stop();
     let document = top(&scratch);
     assert_eq!(document["silent"][0]["pid"], stopped.process.0.id(), "{document}");
     assert_eq!(document["dead"][0]["pid"], dead.process.0.id(), "{document}");

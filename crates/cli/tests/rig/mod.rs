@@ -5,9 +5,9 @@ pub(crate) mod arena;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,7 +16,10 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags, fsconfig_create, fsmount, fsopen, unmount,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use slackwater_fuse::abort_connection;
@@ -263,12 +266,16 @@ impl Process {
         process
     }
 
-    /// Sends a signal. After SIGSTOP, waits until the threads have stopped, since they may answer requests until then. One
-    /// that waits for another server stops later.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Sends SIGSTOP and waits until the threads have stopped, since they may answer requests until then. A thread that waits
+    /// for another server stops later.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
         let start = Instant::now();
-        while signal == Signal::STOP && !self.has_stopped() && start.elapsed() < STOPS_WITHIN {
+        while !self.has_stopped() && start.elapsed() < STOPS_WITHIN {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -357,6 +364,28 @@ impl Mount {
         }
         let stdout = Some(read_all(stdout));
         Self { process, mountpoint: mountpoint.to_path_buf(), announcement, stdout, stderr: Some(stderr), said }
+    }
+
+    /// Stops the server while it has no request: the kernel does not end a thread whose request the server has read, so a
+    /// mount above could not end either.
+    pub(crate) fn stop_at_rest(&self) {
+        let control = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+        fsconfig_create(&control).unwrap();
+        let connections = fsmount(&control, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap();
+        let connection = rustix::fs::minor(fs::metadata(&self.mountpoint).unwrap().dev());
+        let path = format!("{connection}/waiting");
+        let requests = || {
+            let waiting = openat(&connections, &path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            io::read_to_string(fs::File::from(waiting)).unwrap()
+        };
+        wait_until("the server stops at rest", || {
+            self.process.stop();
+            let is_at_rest = requests().trim() == "0";
+            if !is_at_rest {
+                self.process.signal(Signal::CONT);
+            }
+            is_at_rest
+        });
     }
 
     /// Kills the process, as a crash would. If it waits in the kernel for an answer of its own at that moment, it cannot end

@@ -4,6 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use slackwater_testkit::Random;
 
 use super::user::in_own_namespace;
+use crate::needs;
 use crate::rig::{Mount, PATIENCE, Scratch, need_fuse, run, wait_until};
 use crate::sys::Mapped;
 use crate::{bytes, runs};
@@ -34,6 +36,8 @@ const POSTGRESQL: &str = "/usr/lib/postgresql";
 const APPEND_MAX: usize = 8 << 20;
 const SLOT_BYTES: usize = 1500;
 const SLOTS: u64 = 2000;
+/// The space of a source that fills up: two thirds of what a program stores through a mapping.
+const FULL_BYTES: u64 = 16 << 20;
 
 /// A kept mount, whose server is killed.
 struct Rig {
@@ -48,6 +52,20 @@ impl Rig {
         need_fuse();
         let scratch = Scratch::new();
         let (source, mountpoint) = scratch.pair("kept");
+        Self::of(scratch, source, mountpoint, more)
+    }
+
+    /// A mount whose source has space for [`FULL_BYTES`].
+    fn of_small_source() -> Self {
+        need_fuse();
+        let scratch = Scratch::new();
+        let (source, mountpoint) = scratch.pair("kept");
+        let options = std::ffi::CString::new(format!("size={FULL_BYTES}")).unwrap();
+        mount("tmpfs", &source, "tmpfs", MountFlags::empty(), options.as_c_str()).unwrap();
+        Self::of(scratch, source, mountpoint, &[])
+    }
+
+    fn of(scratch: Scratch, source: PathBuf, mountpoint: PathBuf, more: &[&str]) -> Self {
         let options = ["--keep", "--transport", "dev", "--dirty-expire", "300ms"];
         let mount = scratch.mount(&source, &mountpoint, &[&options, more].concat());
         Self { scratch, mount, source, mountpoint }
@@ -396,6 +414,91 @@ fn an_overlay_on_a_kept_mount_loses_nothing_in_many_kills() {
         }
         let _scratch = rig.end();
     });
+}
+
+/// Stores to each page through a mapping, for which the source has too little space. Where a sync succeeds, all of it is
+/// in the source.
+const STORES: &str = "
+import errno, mmap, os, sys
+path, source = sys.argv[1:]
+fd = os.open(path, os.O_CREAT | os.O_RDWR)
+os.ftruncate(fd, 24 << 20)
+m = mmap.mmap(fd, 24 << 20)
+for value in range(1, 5):
+    for at in range(0, len(m), 4096): m[at] = value
+    try: m.flush() if value % 2 else os.fsync(fd)
+    except OSError as e: assert e.errno == errno.ENOSPC, e
+    else:
+        found = open(source, 'rb').read()[::4096]
+        assert found == bytes([value]) * len(found), 'stores are missing'
+";
+
+/// Starts a program that stores to a mapping. Ends it by SIGKILL every other time, and by a truncation every third. It
+/// always ends.
+fn storer(mountpoint: PathBuf, source: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
+    move |nth| {
+        let path = mountpoint.join("mapped");
+        let mut command = Command::new("python3");
+        command.args(["-I", "-c", STORES]).args([&path, &source.join("mapped")]).current_dir("/").stdin(Stdio::null());
+        let mut child = command.stderr(Stdio::piped()).spawn()?;
+        thread::sleep(Duration::from_millis(nth * 37 % 300));
+        if nth % 3 == 0 {
+            let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+            file.set_len(1 << 20)?;
+        }
+        if nth % 2 == 0 {
+            child.kill()?;
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            match child.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > deadline => return Err(io::Error::other("a program with a mapping hangs")),
+                None => thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said)?;
+        // SIGBUS: the page has no place in the source, or is behind the end.
+        let is_expected = status.success() || [Some(9), Some(7)].contains(&status.signal()) || nth % 3 == 0;
+        assert!(is_expected, "{status}: {said}");
+        fs::remove_file(&path)
+    }
+}
+
+/// Saves files while the source has space, and removes them. Synced data is in the source.
+fn saver_while_there_is_space(mountpoint: PathBuf, source: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
+    move |nth| {
+        let name = format!("small-{}", nth % 16);
+        let content = bytes(nth, 1 + (nth as usize * 7919) % 60_000);
+        let saved = File::create(mountpoint.join(&name)).and_then(|mut file| {
+            file.write_all(&content)?;
+            file.sync_all()
+        });
+        match saved {
+            Ok(()) => assert!(fs::read(source.join(&name))? == content, "{name} of version {nth}"),
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => fs::remove_file(mountpoint.join(&name))?,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn programs_with_mappings_end_on_a_full_source_in_many_kills() {
+    if needs::are_missing(&["python3"]) {
+        return;
+    }
+    let rig = Rig::of_small_source();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (mountpoint, source) = (&rig.mountpoint, &rig.source);
+    let programs = vec![
+        start("a program with mappings", &stop, storer(mountpoint.clone(), source.clone())),
+        start("a saver", &stop, saver_while_there_is_space(mountpoint.clone(), source.clone())),
+    ];
+    rig.kill_many(&programs);
+    finish(programs, &stop);
+    let _scratch = rig.end();
 }
 
 /// Runs a command as the user of PostgreSQL.

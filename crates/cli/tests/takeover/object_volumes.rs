@@ -211,7 +211,7 @@ fn the_keeper_holds_the_claim_while_there_is_no_server() {
     let mut kept = keep(&store, &scratch, &mountpoint, &LATE);
     fs::write(mountpoint.join("file"), "content").unwrap();
     let keeper = kept.mount.process.0.id().to_string();
-    kept.mount.process.signal(Signal::STOP);
+    kept.mount.process.stop();
     let server = kept.kill_server().as_raw_nonzero().to_string();
     run(store.elsewhere(&scratch, &second, &[])).expect(3, &["in use by pid", &server]);
     kept.mount.process.signal(Signal::CONT);

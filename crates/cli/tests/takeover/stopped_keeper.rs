@@ -21,7 +21,7 @@ fn a_stopped_keeper_holds_up_no_removal_and_has_the_file_when_it_goes_on() {
             File::open(path(number)).unwrap()
         })
         .collect();
-    kept.mount.process.signal(Signal::STOP);
+    kept.mount.process.stop();
     (0..5).for_each(|number| fs::remove_file(path(number)).unwrap());
     kept.run(&["status"]).expect(0, &["which DOES NOT ANSWER"]);
     kept.run(&["restart"]).expect(3, &["does not answer", "kill -CONT"]);
