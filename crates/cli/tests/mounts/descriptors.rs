@@ -155,7 +155,7 @@ fn use_nameless_files() {
     assert!((LIMIT / 32..LIMIT / 8).contains(&removed), "{removed} were removed");
     let enfile = Some(Errno::NFILE.raw_os_error());
     assert!(refusals[removed..].iter().all(|refusal| *refusal == enfile), "{refusals:?}");
-    let tmpfile = rustix::fs::open(&mountpoint, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR);
+    let tmpfile = rustix::fs::open(&mountpoint, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR);
     assert_eq!(tmpfile.unwrap_err(), Errno::NFILE);
 
     // Another user can have files without names too, and everything else.

@@ -23,7 +23,7 @@ fn new_file(path: &Path) -> File {
 
 fn read(dir: &OwnedFd, name: &str) -> String {
     let mut text = String::new();
-    let file = openat(dir.as_fd(), name, OFlags::RDONLY, Mode::empty()).unwrap();
+    let file = openat(dir.as_fd(), name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     File::from(file).read_to_string(&mut text).unwrap();
     text
 }
@@ -57,7 +57,7 @@ fn use_over_kills(kept: &Kept, is_removed_file_kept: bool) {
     fs::create_dir_all(at("a/b/c")).unwrap();
     fs::write(at("a/b/c/file"), b"deep").unwrap();
     let dir: OwnedFd = File::open(at("a/b/c")).unwrap().into();
-    let path_only = openat(CWD, at("a/b"), OFlags::PATH, Mode::empty()).unwrap();
+    let path_only = openat(CWD, at("a/b"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let mut log = OpenOptions::new().append(true).create_new(true).open(at("log")).unwrap();
     fs::remove_file(at("removed")).unwrap();
     for round in 0..3 {

@@ -38,7 +38,9 @@ fn p09_a_file_that_was_removed_while_open_keeps_its_bytes_over_kills() {
     let (first, second) = (bytes(1, 3_000_000), bytes(2, 100_000));
     one.write_all_at(&first, 0).unwrap();
     other.write_all_at(&second, 0).unwrap();
-    let unnamed = openat(CWD, &kept.mountpoint, OFlags::TMPFILE | OFlags::RDWR, Mode::from_raw_mode(0o600)).unwrap();
+    let unnamed =
+        openat(CWD, &kept.mountpoint, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o600))
+            .unwrap();
     let unnamed = File::from(unnamed);
     unnamed.write_all_at(&second, 0).unwrap();
     fs::remove_file(&unlinked).unwrap();
@@ -146,7 +148,8 @@ fn p09_a_working_directory_and_files_known_by_number_are_found_again() {
     kept.replace_server();
     let read = |name: &str| -> io::Result<String> {
         let mut text = String::new();
-        File::from(openat(dir.as_fd(), name, OFlags::RDONLY, Mode::empty())?).read_to_string(&mut text)?;
+        File::from(openat(dir.as_fd(), name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+            .read_to_string(&mut text)?;
         Ok(text)
     };
     assert_eq!(read("file").unwrap(), "deep");

@@ -78,7 +78,9 @@ fn p09_removed_files_of_an_object_volume_keep_their_bytes_and_are_freed_when_clo
         let empty = files_in_use(&mountpoint);
         let path = mountpoint.join("removed");
         let removed = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
-        let unnamed = openat(CWD, &mountpoint, OFlags::TMPFILE | OFlags::RDWR, Mode::from_raw_mode(0o600)).unwrap();
+        let unnamed =
+            openat(CWD, &mountpoint, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o600))
+                .unwrap();
         let mut unnamed = File::from(unnamed);
         let (first, second) = (bytes(1, 3_000_000), bytes(2, 100_000));
         removed.write_all_at(&first, 0).unwrap();

@@ -213,7 +213,8 @@ fn use_removed_directories(kept: &mut Kept) {
     names.iter().chain(&["new"]).for_each(|name| fs::create_dir(at(name)).unwrap());
     let open: OwnedFd = File::open(at("open")).unwrap().into();
     // As a working directory: the server has no handle of it.
-    let by_path = |name: &str| openat(CWD, at(name), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let by_path =
+        |name: &str| openat(CWD, at(name), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let (path, replaced) = (by_path("path"), by_path("replaced"));
     fs::remove_dir(at("open")).unwrap();
     fs::remove_dir(at("path")).unwrap();
@@ -224,10 +225,11 @@ fn use_removed_directories(kept: &mut Kept) {
             let found =
                 statat(dir, c"", AtFlags::EMPTY_PATH).unwrap_or_else(|errno| panic!("{name}, {round}: {errno}"));
             assert_eq!(found.st_nlink, 0, "{name}, {round}");
-            let listed = openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+            let listed = openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
             let listed = fs::read_dir(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&listed))).unwrap();
             assert_eq!(listed.count(), 0, "{name}, {round}");
-            let made = openat(dir, "file", OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o644));
+            let made =
+                openat(dir, "file", OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::from_raw_mode(0o644));
             assert_eq!(made.err(), Some(Errno::NOENT), "{name}, {round}");
         }
         fs::create_dir(at("again")).unwrap();

@@ -229,7 +229,12 @@ fn case_of(opcode: Opcode) -> Case {
         }),
         Opcode::Tmpfile => Asks(|mount, _, n| {
             let dir = File::open(mount)?;
-            let mut file = File::from(openat(dir, ".", OFlags::TMPFILE | OFlags::RDWR, Mode::from_raw_mode(0o600))?);
+            let mut file = File::from(openat(
+                dir,
+                ".",
+                OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
+                Mode::from_raw_mode(0o600),
+            )?);
             file.write_all(b"unnamed")?;
             let path = CString::new(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)))?;
             let to = mount.join(format!("named{n}"));

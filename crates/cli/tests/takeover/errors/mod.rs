@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::{Errno, dup};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mount::{MountFlags, mount};
 
 use super::kept::Kept;
@@ -80,7 +80,7 @@ fn failures(status: &mut Command) -> u64 {
 
 /// Closing one of its descriptors shows an error that stays to be reported.
 fn peek(file: &File) -> io::Result<()> {
-    sys::close(dup(file).unwrap())
+    sys::close(fcntl_dupfd_cloexec(file, 0).unwrap())
 }
 
 #[test]
