@@ -17,6 +17,7 @@
 //! R5. The time at which an inode became dirty is in the upper bits of its flags, since the record has no other place. A
 //!     program that does not know it leaves zeroes there, or what it found: it sets flags when it makes the record, and
 //!     changes single ones after that. 0 therefore means that the time is unknown.
+//! R6. A program that does not know since when the attempts of a volume fail leaves zeroes there, or what it found.
 //!
 //! # Memory ordering
 //! That of the state word: [`crate::word`] O1.
@@ -70,7 +71,8 @@ pub(crate) struct VolumeEntry {
     _unused: Word32,
     pub(crate) id: ShortEntry,
     pub(crate) check: Word64,
-    _unused_too: [Word64; 5],
+    pub(crate) failing_since_ns: Word64,
+    _unused_too: [Word64; 4],
 }
 
 /// The record of an inode: its identity first, then the fields that change, on a cache line of their own.

@@ -1,7 +1,7 @@
 //! The volumes with inodes in the arena.
 //!
 //! # Invariants
-//! V1. A record is written completely before it is LIVE, and does not change until it is FREE. The slot is taken in the
+//! V1. A record is written completely before it is LIVE, and its id does not change until it is FREE. The slot is taken in the
 //!     heap first and freed there last. A crash in between leaves it free or in use.
 
 use crate::arena::Arena;
@@ -22,6 +22,7 @@ impl Arena {
         let slot = self.volume_slots.alloc()?;
         let entry = &self.mapping().volumes()[slot as usize];
         entry.id.set(&record.id);
+        entry.failing_since_ns.set(0);
         entry.check.set(entry.sum(slot));
         entry.state.set(LIVE); // V1
         Some(VolumeSlot::new(slot))
@@ -41,6 +42,17 @@ impl Arena {
     #[must_use]
     pub fn volume(&self, slot: VolumeSlot) -> VolumeRecord {
         VolumeRecord { id: self.mapping().volumes()[slot.index()].id.get() }
+    }
+
+    /// Since when the attempts to write back fail: a time that [`set_failing_since_ns`](Self::set_failing_since_ns) has stored,
+    /// in this process or an earlier one. 0 if the latest attempt succeeded, or if that is unknown.
+    pub fn failing_since_ns(&self, slot: VolumeSlot) -> u64 {
+        self.mapping().volumes()[slot.index()].failing_since_ns.get()
+    }
+
+    /// Stores since when the attempts to write back fail, on a clock that processes share.
+    pub fn set_failing_since_ns(&self, slot: VolumeSlot, since_ns: u64) {
+        self.mapping().volumes()[slot.index()].failing_since_ns.set(since_ns);
     }
 
     /// The volumes in use, by slot.
@@ -71,6 +83,9 @@ mod tests {
         assert_eq!(arena.volumes().collect::<Vec<_>>(), [(first, record("first")), (second, record(&"x".repeat(128)))]);
         arena.free_volume(first);
         assert_eq!(arena.volumes().map(|(slot, _)| slot).collect::<Vec<_>>(), [second]);
+        arena.set_failing_since_ns(second, 7);
+        arena.set_failing_since_ns(first, 8);
         assert_eq!(arena.alloc_volume(&record("third")), Some(first));
+        assert_eq!((arena.failing_since_ns(first), arena.failing_since_ns(second)), (0, 7));
     }
 }

@@ -117,6 +117,40 @@ fn p05_data_becomes_durable_even_if_each_process_dies_before_the_commit_interval
     }
 }
 
+/// A page from a mapping that finds no frame is refused once a backend has been full for a second. That second began anew with
+/// each process, so programs waited as long as processes died more often.
+#[test]
+fn p02_a_backend_that_is_full_is_known_to_the_next_process() {
+    let mut rig = Rig::by_hand();
+    let (mem, clock) = (rig.disk.mem.clone(), Arc::clone(&rig.clock));
+    rig.create("a").write_at(0, &[1; 10_000]).unwrap();
+    let (life, mut lives) = (600 * MS, 0);
+    let is_refused = |rig: &Rig| rig.volume.refusal(&rig.volume.root().unwrap()) == Some(ErrorKind::NoSpace);
+    let full = || Rule::fail(ErrorKind::NoSpace).on("write");
+    let rule = rig.disk.faults.add(full());
+    rig.advance(Tunables::default().dirty_expire);
+    rig.disk.faults.remove(rule);
+    loop {
+        rig = Rig::after(die(rig), &clock, &mem);
+        lives += 1;
+        assert!(!is_refused(&rig), "before its own attempt failed");
+        if lives == 10 {
+            break;
+        }
+        rig.disk.faults.add(full());
+        rig.advance(life);
+        assert_eq!(is_refused(&rig), lives > 1, "process {lives}");
+    }
+    // The first success ends it, for the next process too.
+    rig.advance(life);
+    assert_same(&mem.volatile_file("a").unwrap(), &[1; 10_000], "written");
+    rig.create("b").write_at(0, &[2; 10_000]).unwrap();
+    rig = Rig::after(die(rig), &clock, &mem);
+    rig.disk.faults.add(full());
+    rig.advance(Tunables::default().dirty_expire + 500 * MS);
+    assert!(!is_refused(&rig), "from the beginning");
+}
+
 /// Kills the process. Returns its arena.
 fn die(rig: Rig) -> OwnedFd {
     let left = snapshot(&rig.engine);

@@ -92,6 +92,7 @@ impl SuperBlock {
                 Err(_) => self.engine().drop_survivor(survivor),
             }
         }
+        self.inherit_failing();
         Ok(())
     }
 

@@ -330,23 +330,35 @@ impl BackingDevInfo {
     }
 
     /// Records the outcome of an attempt that ended at `now`; the share depends on it, and what becomes of pages from
-    /// mappings.
-    pub(crate) fn note_attempt(&self, attempt: Attempt, error: Option<ErrorKind>, now: Tick) {
+    /// mappings. `failing_since` gets a change of the time since when such attempts fail.
+    pub(super) fn note_attempt(
+        &self,
+        attempt: Attempt,
+        error: Option<ErrorKind>,
+        now: Tick,
+        failing_since: impl FnOnce(Option<Tick>),
+    ) {
         const OF_DATA: u8 = Attempt::Write as u8 | Attempt::Commit as u8;
         let bit = attempt as u8;
         match error {
             None if self.failed.load(Ordering::Relaxed) & bit == 0 => {}
             None => {
                 if self.failed.fetch_and(!bit, Ordering::Relaxed) & OF_DATA == bit {
-                    self.refusal.ended();
+                    self.refusal.ended(failing_since);
                 }
             }
             Some(kind) => {
                 self.failed.fetch_or(bit, Ordering::Relaxed);
                 if bit & OF_DATA != 0 {
-                    self.refusal.failed(kind, now);
+                    self.refusal.failed(kind, now, failing_since);
                 }
             }
         }
+    }
+
+    /// Continues after the attempts of an earlier process, which fail since then.
+    pub(super) fn inherit_failing(&self, since: Tick) {
+        self.failed.fetch_or(Attempt::Write as u8, Ordering::Relaxed);
+        self.refusal.inherit(since);
     }
 }

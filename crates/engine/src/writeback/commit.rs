@@ -254,7 +254,7 @@ pub(crate) fn start_volume(sb: &Arc<SuperBlock>) -> Option<u64> {
     let owner = Arc::clone(sb);
     let done = Done::new(move |answer: Result<(), BackendError>| {
         let result = answer.map_err(|error| error.kind());
-        owner.bdi().note_attempt(Attempt::Commit, result.err(), owner.now());
+        owner.note_attempt(Attempt::Commit, result.err());
         let missed = result.err().map(|kind| (kind, owner.commits().note_failed()));
         for inode in inodes {
             end(&inode, result);
@@ -311,7 +311,7 @@ pub(crate) fn commit_inode(inode: &Arc<Inode>, scope: SyncScope, deadline: Optio
         scope,
         done: Done::new(move |answer: Result<(), BackendError>| {
             let sb = Arc::clone(owner.super_block());
-            sb.bdi().note_attempt(Attempt::Commit, answer.as_ref().err().map(BackendError::kind), sb.now());
+            sb.note_attempt(Attempt::Commit, answer.as_ref().err().map(BackendError::kind));
             let result = answer.as_ref().copied().map_err(BackendError::kind);
             if result.is_err() {
                 owner.commit_failures.fetch_add(1, Ordering::AcqRel); // C4

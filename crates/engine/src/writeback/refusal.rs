@@ -9,6 +9,9 @@
 //! F1. A refusal needs [`ATTEMPTS`] failed writes or commits without a success in between. The first of them is at least
 //!     as old as the patience with the error of the last ([`patience`]).
 //! F2. Metadata that cannot be written refuses nothing: it uses up no frames.
+//! F3. The arena has the time of the first of them, stored under the lock. So a process that takes the data over goes on
+//!     from there, and programs that wait are not held up by each kill anew. One attempt of its own must fail before it
+//!     refuses anything.
 //!
 //! # Kernel counterpart
 //! `mapping_set_error` and `folio_end_writeback`: a kernel gives a page up after its first failed attempt.
@@ -25,6 +28,7 @@ use crate::lock_order::LEAVES;
 use crate::super_block::SuperBlock;
 use crate::tunables::Tunables;
 use crate::units::Tick;
+use crate::writeback::Attempt;
 
 /// Failed attempts in a row.
 const ATTEMPTS: u32 = 3;
@@ -48,16 +52,25 @@ impl Refusal {
         Self(Mutex::new(LEAVES, None))
     }
 
-    /// An attempt failed with `kind`.
-    pub(super) fn failed(&self, kind: ErrorKind, now: Tick) {
+    /// An attempt failed with `kind`. Calls `begin` if it is the first one.
+    pub(super) fn failed(&self, kind: ErrorKind, now: Tick, begin: impl FnOnce(Option<Tick>)) {
         let mut failures = self.0.lock();
         let (since, count) = failures.map_or((now, 1), |earlier| (earlier.since, earlier.count.saturating_add(1)));
-        *failures = Some(Failures { since, count, kind });
+        if failures.replace(Failures { since, count, kind }).is_none() {
+            begin(Some(now)); // F3
+        }
     }
 
     /// An attempt succeeded after others had failed.
-    pub(super) fn ended(&self) {
-        *self.0.lock() = None;
+    pub(super) fn ended(&self, end: impl FnOnce(Option<Tick>)) {
+        let mut failures = self.0.lock();
+        *failures = None;
+        end(None); // F3
+    }
+
+    /// The attempts of an earlier process fail since then. One that fails here is needed too.
+    pub(super) fn inherit(&self, since: Tick) {
+        *self.0.lock() = Some(Failures { since, count: ATTEMPTS - 1, kind: ErrorKind::Io });
     }
 
     /// F1.
@@ -91,6 +104,23 @@ fn share_a_limit(one: &Memcg, other: &Memcg) -> bool {
 }
 
 impl SuperBlock {
+    /// Records the outcome of an attempt that ended just now.
+    pub(crate) fn note_attempt(&self, attempt: Attempt, error: Option<ErrorKind>) {
+        let arena = &self.engine().arena;
+        let store =
+            |since: Option<Tick>| arena.set_failing_since_ns(self.volume_slot(), since.map_or(0, |since| since.0));
+        self.bdi().note_attempt(attempt, error, self.now(), store);
+    }
+
+    /// Goes on from the failed attempts of an earlier process, once its data is adopted (F3). A time in the future is that
+    /// of another clock.
+    pub(crate) fn inherit_failing(&self) {
+        let since = Tick(self.engine().arena.failing_since_ns(self.volume_slot()));
+        if since != Tick(0) && since <= self.now() && self.bdi().pinned_frames() != 0 {
+            self.bdi().inherit_failing(since);
+        }
+    }
+
     /// How long a call for a page that cannot be kept is repeated while it fails with `kind`.
     pub fn patience(&self, kind: ErrorKind) -> Duration {
         patience(kind, &self.engine().tunables)
@@ -122,6 +152,8 @@ impl SuperBlock {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     fn at(tunables: &Tunables, times: f64) -> Tick {
@@ -133,16 +165,25 @@ mod tests {
         let tunables = Tunables::default();
         let refusal = Refusal::new();
         let kind = |times| refusal.kind(at(&tunables, times), &tunables);
+        let noted = Cell::new(None);
+        let note = |since| noted.set(since);
         for time in [0.0, 1.0] {
-            refusal.failed(ErrorKind::NoSpace, at(&tunables, time));
+            refusal.failed(ErrorKind::NoSpace, at(&tunables, time), note);
             assert_eq!(kind(1000.0), None, "too few attempts");
         }
-        refusal.failed(ErrorKind::NoSpace, at(&tunables, 3.0));
+        refusal.failed(ErrorKind::NoSpace, at(&tunables, 3.0), note);
         assert_eq!((kind(9.9), kind(10.0)), (None, Some(ErrorKind::NoSpace)));
-        refusal.failed(ErrorKind::Io, at(&tunables, 11.0));
+        refusal.failed(ErrorKind::Io, at(&tunables, 11.0), note);
         assert_eq!((kind(299.0), kind(300.0)), (None, Some(ErrorKind::Io)), "it may pass");
-        refusal.ended();
-        refusal.failed(ErrorKind::NoSpace, at(&tunables, 301.0));
+        refusal.ended(note);
+        refusal.failed(ErrorKind::NoSpace, at(&tunables, 301.0), note);
         assert_eq!(kind(1000.0), None, "from the beginning");
+        let since = noted.get().expect("it is stored for the next process");
+        let (refusal, unnoted) = (Refusal::new(), |_| panic!("it was known"));
+        refusal.inherit(since);
+        assert_eq!(refusal.kind(at(&tunables, 1000.0), &tunables), None, "no attempt of its own");
+        refusal.failed(ErrorKind::NoSpace, at(&tunables, 302.0), unnoted);
+        assert_eq!(refusal.kind(at(&tunables, 310.9), &tunables), None);
+        assert_eq!(refusal.kind(at(&tunables, 311.0), &tunables), Some(ErrorKind::NoSpace));
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn submit_meta(inode: &Arc<Inode>, waits: bool) -> Option<u64> {
         let mut state = owner.state.lock();
         state.meta_in_flight = false;
         state.meta_answered += 1;
-        sb.bdi().note_attempt(Attempt::Meta, answer.as_ref().err().map(BackendError::kind), sb.now());
+        sb.note_attempt(Attempt::Meta, answer.as_ref().err().map(BackendError::kind));
         match answer {
             Ok(_) => drop(state),
             Err(error) => {

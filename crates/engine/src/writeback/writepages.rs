@@ -330,7 +330,7 @@ fn end_writeback(
     drop(uncharges);
     ended.account(inode);
     sb.bdi().unit_ended(good_bytes as u64);
-    sb.bdi().note_attempt(Attempt::Write, error.as_ref().map(BackendError::kind), sb.now());
+    sb.note_attempt(Attempt::Write, error.as_ref().map(BackendError::kind));
     tracing::trace!(target: "slackwater::writeback", volume = sb.name(), ino = inode.id().ino, pages = ended.written,
         "writeback_pages_written");
     if let Some(error) = &error {

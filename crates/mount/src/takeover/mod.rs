@@ -42,6 +42,8 @@
 //! | since when an inode is dirty | has it in the arena, so that the data becomes no younger |
 //! | pages written and not committed | are dirty, are written again and committed soon |
 //! | failed attempts, and when the next is due | tries at once |
+//! | since when the attempts of a volume fail, which decides when pages of mappings are refused | has it in the arena |
+//! | since when the data around a waiting page of a mapping cannot be read | begins anew |
 //! | space held back for dirty pages | counts it again |
 //! | pages that leave when they are durable (DROPBEHIND) | stay (docs/SEMANTICS.md, P10) |
 //! | the tenant that has a file open | is the root until the file is opened again; data keeps its tenant |
