@@ -21,10 +21,11 @@ use crate::volume::node_search::{self, Numbered};
 #[cfg_attr(not(feature = "object"), expect(dead_code, reason = "only object volumes need to know"))]
 #[derive(Copy, Clone)]
 pub(crate) enum Opening<'a> {
-    /// A new one, which the process `keeper` keeps if there is one. If another process has an object volume, waits for it
-    /// with `wait`, and reports through `say` that it does.
+    /// A new mount, which the process `keeper` keeps if there is one. If another process has an object volume, waits
+    /// for it with `wait`, and reports through `say` that it does.
     New { keeper: Option<u32>, wait: bool, say: &'a dyn Fn(&str) },
-    /// That of a predecessor, which the same process kept. While the store fails, tries again as long as `check` succeeds.
+    /// The mount of a predecessor, which the same process kept. While the store fails, tries again as long as `check`
+    /// succeeds.
     Inherited { keeper: u32, check: &'a dyn Fn() -> Result<(), Failure> },
 }
 
@@ -40,7 +41,8 @@ pub(crate) enum Opened {
 }
 
 impl Opened {
-    /// Opens the source of `entry`, which this process owns. `has_data`: a dead process has left data of it in the arena.
+    /// Opens the source of `entry`, which this process owns. `has_data`: a dead process has left data of it in the
+    /// arena.
     ///
     /// # Errors
     /// `Busy`, with the process that has the object volume; or the data is older than what another machine has written
@@ -79,8 +81,8 @@ impl Opened {
         Ok(backend)
     }
 
-    /// As [`backend`](Self::backend), and it reaches nodes whose descriptors the predecessor has passed on. Returns them as
-    /// the backend has found them, by the same numbers; the others are stale.
+    /// As [`backend`](Self::backend), and it reaches nodes whose descriptors the predecessor has passed on. Returns
+    /// them as the backend has found them, by the same numbers; the others are stale.
     ///
     /// # Errors
     /// As [`backend`](Self::backend).
@@ -104,7 +106,7 @@ impl Opened {
         }
     }
 
-    /// Whether it is a directory.
+    /// Whether the source is a directory.
     pub(crate) fn is_directory(&self) -> bool {
         matches!(self, Self::Directory { .. })
     }
@@ -136,8 +138,9 @@ impl Opened {
         }
     }
 
-    /// Commits every change of an object volume and releases it for its next writer. With `discard`, drops the changes that
-    /// cannot be committed. The volume of a directory has ended, and everything is durable unless it was discarded.
+    /// Commits every change of an object volume and releases it for its next writer. With `discard`, drops the changes
+    /// that cannot be committed. The volume of a directory has ended, and everything is durable unless it was
+    /// discarded.
     ///
     /// # Errors
     /// The store failed; the changes are in the local log.

@@ -45,7 +45,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 /// The file that `--arena` or a configuration names.
 ///
 /// # Errors
-/// It is a directory. Without this check the error would come only when the mount is registered.
+/// The path is a directory. Without this check the error would come only when the mount is registered.
 pub(crate) fn named(path: &Path) -> Result<PathBuf, Failure> {
     let path = std::path::absolute(path).map_err(|error| Failure::usage(format!("--arena: {error}")))?;
     if path.is_dir() {
@@ -63,7 +63,7 @@ const CACHE_BYTES_MIN: u64 = 16 << 20;
 /// as long as it exists.
 ///
 /// # Errors
-/// Its directory cannot be created.
+/// The directory of the file cannot be created.
 pub(crate) fn default_path(name: &str) -> Result<PathBuf, Failure> {
     let shared = Path::new(SHARED_MEMORY);
     let earlier = shared.join(format!("slackwater-{}-{name}.arena", geteuid().as_raw()));
@@ -80,7 +80,7 @@ pub(crate) fn default_path(name: &str) -> Result<PathBuf, Failure> {
 /// Refuses a cache size that is too small to mount with.
 ///
 /// # Errors
-/// It is below [`CACHE_BYTES_MIN`].
+/// The size is below [`CACHE_BYTES_MIN`].
 pub(crate) fn check_cache_bytes(bytes: Option<Size>) -> Result<(), Failure> {
     match bytes.filter(|bytes| bytes.0 < CACHE_BYTES_MIN) {
         Some(Size(bytes)) => Err(Failure::usage(format!("a cache of {} is too small", size::text(bytes)))
@@ -94,8 +94,8 @@ pub(crate) fn cache_bytes(size: Option<Size>, path: &Path) -> u64 {
     size.map_or_else(|| default_cache_bytes(path), |size| size.0)
 }
 
-/// An eighth of the memory, but at most half of the available memory and of our cgroup's limit, and at most what fits
-/// into the file system of `path`.
+/// The default size of a cache: an eighth of the memory, but at most half of the available memory and of our cgroup's
+/// limit, and at most what fits into the file system of `path`.
 fn default_cache_bytes(path: &Path) -> u64 {
     let limits = memory_limits();
     let space = path.parent().and_then(|folder| rustix::fs::statvfs(folder).ok());
@@ -118,12 +118,12 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// Whether it has data of any file.
+    /// Whether the arena has data of any file.
     pub(crate) fn has_data(&self) -> bool {
         self.survivors.volumes.iter().any(|volume| !volume.inodes.is_empty())
     }
 
-    /// Inode numbers of the files that it has data of.
+    /// Inode numbers of the files that the arena has data of.
     pub(crate) fn inodes(&self) -> HashSet<u64> {
         self.survivors.volumes.iter().flat_map(|volume| &volume.inodes).map(|inode| inode.record.ino).collect()
     }
@@ -270,8 +270,8 @@ pub(crate) fn open_left(path: &Path, identity: &str) -> Result<Option<Left>, Fai
     Ok(Some(Left { arena, survivors, bytes }))
 }
 
-/// Writes everything back to the source of `entry`, which is open as `source`, and removes the file (F2). Passes the volume to `started`, for
-/// progress. Returns the rescue files: data whose file was changed or removed in the source.
+/// Writes everything back to the source of `entry`, which is open as `source`, and removes the file (F2). Passes the
+/// volume to `started`, for progress. Returns the rescue files: data whose file was changed or removed in the source.
 ///
 /// # Errors
 /// The data is then still in the file.
@@ -308,8 +308,8 @@ pub(crate) fn write_back(
     Ok(rescued)
 }
 
-/// Writes back the data of one volume that `engine` has recovered. Passes the volume to `started`, and returns the rescue
-/// files.
+/// Writes back the data of one volume that `engine` has recovered. Passes the volume to `started`, and returns the
+/// rescue files.
 ///
 /// # Errors
 /// The data is then still in the arena.
@@ -330,8 +330,8 @@ pub(crate) fn write_back_volume(
 }
 
 /// Creates a new file for at most this many volumes. If there is twice the memory that it needs, most of it is left to
-/// [`fill`], for which the caller gets a filler. Otherwise this shows the progress if that takes a while, and calls `check`
-/// several times per second to ask whether to continue.
+/// [`fill`], for which the caller gets a filler. Otherwise this shows the progress if that takes a while, and calls
+/// `check` several times per second to ask whether to continue.
 ///
 /// # Errors
 /// There is not enough memory, the file cannot be created, or `check` failed.
@@ -364,8 +364,8 @@ pub(crate) fn create(
     arena.map(|arena| (arena, None)).map_err(|error| stopped.unwrap_or_else(|| refused(path, &error)))
 }
 
-/// Allocates the rest of an arena on a thread, once volumes are mounted: it takes CPU time from whatever else the process
-/// does. Without a thread each part is allocated when it is needed.
+/// Allocates the rest of an arena on a thread, once volumes are mounted: it takes CPU time from whatever else the
+/// process does. Without a thread each part is allocated when it is needed.
 pub(crate) fn fill(filler: Filler) {
     let work = move || {
         if let Err(error) = filler.run() {

@@ -1,12 +1,12 @@
-//! An arena with damaged records: which ones they are, and the file that keeps their bytes.
+//! Damaged records of an arena: which ones they are, and the file that keeps their bytes.
 //!
-//! The records are set aside and the rest is used. The file gets a second name before anything else happens, a hard link.
-//! So it is still there after the first name is removed, at the end of any process. It needs no space for that, and the
-//! frames of the damaged records are never reused.
+//! The records are set aside and the rest is used. The file gets a second name before anything else happens, a hard
+//! link. So it is still there after the first name is removed, at the end of any process. It needs no space for that,
+//! and the frames of the damaged records are never reused.
 //!
 //! # Invariants
-//! D1. An arena is used only after its second name exists. Only if a successor takes a mount over, where programs wait, a
-//!     failure is logged instead.
+//! D1. An arena is used only after its second name exists. Only if a successor takes a mount over, where programs wait,
+//!     a failure is logged instead.
 
 use std::ffi::OsString;
 use std::fs;

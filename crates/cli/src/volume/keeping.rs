@@ -89,8 +89,8 @@ pub(crate) fn taken_over(inherited: &InheritedVolume, volume: &KeptVolume) -> Re
     Ok(Kept { record, keeper: Arc::new(volume.clone()), device, files, nodes_max: 0, nodes: Vec::new() })
 }
 
-/// How many nodes the keeper of a mount process takes, if they cannot be found by their numbers. A successor has them all
-/// open at its start, and a backend keeps a quarter of all descriptors for nodes that it may need.
+/// How many nodes the keeper of a mount process takes, if they cannot be found by their numbers. A successor has them
+/// all open at its start, and a backend keeps a quarter of all descriptors for nodes that it may need.
 pub(crate) fn nodes_max() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(descriptors / 4).unwrap_or(usize::MAX).min(NODES_MAX)

@@ -1,4 +1,5 @@
-//! A volume of the engine behind its FUSE mount: what a specification means for it, and what its errors mean for a user.
+//! A volume of the engine behind its FUSE mount: what a specification means for it, and what its errors mean for a
+//! user.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ pub(crate) fn pool(outlives: bool) -> Result<Pool, Failure> {
 /// process, or by taking it over from a predecessor.
 ///
 /// # Errors
-/// It is not mounted.
+/// The volume is not mounted.
 pub(crate) fn mount(
     pool: &Pool,
     volume: &Arc<SuperBlock>,

@@ -2,7 +2,8 @@
 //!
 //! Without CAP_DAC_READ_SEARCH, on FUSE, and on file systems without handles, a backend can reopen a node only after it
 //! has found it by name. So the source is searched for the inode numbers, and the files found are looked up in the
-//! backend. If the predecessor was kept, its keeper has descriptors of the nodes that programs used, and passes them on.
+//! backend. If the predecessor was kept, its keeper has descriptors of the nodes that programs used, and passes them
+//! on.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -21,11 +22,11 @@ use slackwater_host::Printable as _;
 pub(crate) type Numbered<T> = Vec<(u64, T)>;
 
 /// Opens the directory `source` so that it reaches the nodes `left`, of which a dead predecessor left data. `nodes` are
-/// descriptors that it has passed on, by number: only nodes in `left` without one are searched for. Returns those that the
-/// backend has found.
+/// descriptors that it has passed on, by number: only nodes in `left` without one are searched for. Returns those that
+/// the backend has found.
 ///
 /// # Errors
-/// It cannot be opened, or not all of it can be searched.
+/// The source cannot be opened, or not all of it can be searched.
 ///
 /// # Blocking
 /// For the source, if nodes are searched for.

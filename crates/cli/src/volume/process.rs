@@ -6,9 +6,8 @@ use rustix::process::{Resource, configure_io_flusher_behavior, getrlimit, setrli
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use slackwater::Tunables;
 
-/// One in this many descriptors of the process may be a file that must stay open because nothing else leads to it, and
-/// one in this many a dirty file. Each may use two more for its data, even when half of all descriptors are used by
-/// clean files.
+/// Divisors of all descriptors of the process: for files that must stay open because nothing else leads to them, and
+/// for dirty files. Each file may use two more for its data, even when half of all descriptors are used by clean files.
 const DESCRIPTORS_FOR_EACH_HELD: u64 = 8;
 const DESCRIPTORS_FOR_EACH_DIRTY: u64 = 16;
 

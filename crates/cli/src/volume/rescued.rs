@@ -33,7 +33,7 @@ pub(crate) fn removed_paths(volume: &SuperBlock) -> Vec<PathBuf> {
 }
 
 impl Removed {
-    /// Those of a mount, if there are any.
+    /// The removed files of a mount, if there are any.
     pub(crate) fn of(status: &Status) -> Option<Self> {
         let new = || {
             let (files, bytes, paths) = (status.removed_files, status.removed_bytes, status.removed_paths.clone());

@@ -83,13 +83,13 @@ impl From<TenantStatus> for Tenant {
 }
 
 impl Tenant {
-    /// Its unwritten data in the cache: charged to it, or in its files, whichever is more.
+    /// Unwritten data of the tenant in the cache: charged to it, or in its files, whichever is more.
     pub(crate) fn held_bytes(&self) -> u64 {
         let in_its_files = self.dirty_bytes.saturating_add(self.writeback_bytes).saturating_add(self.unstable_bytes);
         self.charged_bytes.max(in_its_files)
     }
 
-    /// Its name for people: that of the container or the pod, if it is one.
+    /// The name for people: that of the container or the pod, if the tenant is one.
     pub(crate) fn label(&self) -> String {
         self.container.label().unwrap_or_else(|| self.name.printable().to_string())
     }

@@ -47,7 +47,7 @@ impl UnwrittenFiles {
         self.files.iter().map(|file| file.bytes).sum::<u64>() + self.more_bytes
     }
 
-    /// One line per file.
+    /// The files as text, at most `most` of them, each on a line.
     pub(crate) fn lines(&self, most: usize) -> Vec<String> {
         let line = |file: &LostFile| format!("{:>10}  {}", size::text(file.bytes), file.path.printable());
         let mut lines: Vec<_> = self.files.iter().take(most).map(line).collect();

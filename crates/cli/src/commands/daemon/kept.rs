@@ -1,10 +1,12 @@
 //! A daemon with `--keep`: how it takes the volumes of a predecessor over ([`crate::keeper`]).
 //!
 //! # Steps of a takeover
-//! 1. Inherit the lock of the socket, the socket and the arena. The configuration is the one with which the first daemon
-//!    was started.
-//! 2. Volumes whose connection has ended are left to [`super::leftovers`], which writes back what they have in the arena.
-//! 3. Mount the others, each on its own thread, and serve their connections. A source that hangs delays its volume only.
+//! 1. Inherit the lock of the socket, the socket and the arena. The configuration is the one with which the first
+//!    daemon was started.
+//! 2. Volumes whose connection has ended are left to [`super::leftovers`], which writes back what they have in the
+//!    arena.
+//! 3. Mount the others, each on its own thread, and serve their connections. A source that hangs delays its volume
+//!    only.
 //! 4. Answer requests. Mount configured volumes that the predecessor had not mounted yet.
 
 use std::collections::BTreeMap;
@@ -68,7 +70,7 @@ impl KeptServer {
     /// The configuration with which the first daemon was started; for that one, the file at `path`.
     ///
     /// # Errors
-    /// It cannot be read, or the keeper cannot have it.
+    /// The configuration cannot be read, or the keeper cannot have it.
     pub(super) fn configuration(&mut self, path: Option<&Path>) -> Result<String, Failure> {
         if let Some(fd) = self.inherited(Part::Configuration)? {
             let text = memory_file::read(fd, CONFIGURATION_BYTES_MAX);
@@ -211,8 +213,8 @@ impl Volumes {
         if is_ending { self.umount(&name, &session, true) } else { Ok(()) }
     }
 
-    /// Ends the mount of a volume that cannot be taken over. Its data stays in the arena, and a later mount of the source
-    /// writes it back.
+    /// Ends the mount of a volume that cannot be taken over. Its data stays in the arena, and a later mount of the
+    /// source writes it back.
     fn give_up(&self, inherited: InheritedVolume) {
         let mountpoint = inherited.volume.entry.mountpoint.clone();
         if let Some(keeper) = &self.shared.keeper {

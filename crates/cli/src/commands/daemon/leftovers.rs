@@ -7,8 +7,8 @@
 //! # Invariants
 //! L1. Each volume is written back by its own thread, beside everything else. A hung source delays only mounts of that
 //!     source.
-//! L2. Meanwhile no other mount of the source is allowed, and the arena is not removed: an identity is in `being_written_back`
-//!     from before its survivors are taken until they are in the source or back in the arena.
+//! L2. Meanwhile no other mount of the source is allowed, and the arena is not removed: an identity is in
+//!     `being_written_back` from before its survivors are taken until they are in the source or back in the arena.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -96,7 +96,8 @@ impl Leftovers {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a volume is written back that a dead daemon has unmounted. `None` if nothing was left of it at the start.
+    /// Waits until a volume is written back that a dead daemon has unmounted. `None` if nothing was left of it at the
+    /// start.
     ///
     /// # Errors
     /// `Deadline`; or `Left`, if its data cannot be written back.
@@ -138,7 +139,8 @@ impl Leftovers {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a volume has ended, or was not mounted, if changes are in its local log. Returns whether there are some.
+    /// Notes that a volume has ended, or was not mounted, if changes are in its local log. Returns whether there are
+    /// some.
     pub(crate) fn note_log(&self, entry: &Entry) -> bool {
         let has_log = entry.has_log();
         if has_log {
@@ -179,8 +181,8 @@ impl Leftovers {
         reserved
     }
 
-    /// Writes back the data of one reserved entry, and brings the local log of an object volume to its store. `keeper` is that of
-    /// this daemon, which may also have been that of the dead one.
+    /// Writes back the data of one reserved entry, and brings the local log of an object volume to its store. `keeper`
+    /// is that of this daemon, which may also have been that of the dead one.
     ///
     /// # Blocking
     /// For the source.
@@ -261,8 +263,8 @@ pub(crate) fn free_mount_points(dead: &[Found]) {
     }
 }
 
-/// Takes over the arena of a dead daemon if it has data. `None`: there is no data, and the file is removed. Records that
-/// are damaged are printed.
+/// Takes over the arena of a dead daemon if it has data. `None`: there is no data, and the file is removed. Records
+/// that are damaged are printed.
 ///
 /// # Errors
 /// The file is not ours or in use; its header is damaged, or records are and the file cannot be kept.

@@ -15,8 +15,8 @@ fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Reports that the configured volumes are mounted, and those of a predecessor taken over: `volumes` in all. From then on the watchdog is notified as long as `lives` returns
-/// true.
+/// Reports that the configured volumes are mounted, and those of a predecessor taken over: `volumes` in all. From then
+/// on the watchdog is notified as long as `lives` returns true.
 pub(super) fn ready(volumes: usize, lives: impl Fn() -> bool + Send + 'static) {
     notify(&[NotifyState::Ready, NotifyState::Status(&format!("{volumes} volumes"))]);
     let Some(within) = sd_notify::watchdog_enabled() else { return };

@@ -22,7 +22,7 @@ const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
 /// Asks the daemon to mount.
 ///
 /// # Errors
-/// Those of the daemon.
+/// The daemon refuses, or cannot be reached.
 pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
     let arguments = options::with_option_lists(arguments)?;
     check_options(&arguments)?;

@@ -18,7 +18,8 @@
 //!
 //! 1. Nothing is checked: the mount exists.
 //! 2. Inherit the registry entry and the lock of the source, and answer queries.
-//! 3. Open the arena, recover the engine, and mount the volume in it: dirty data is served and written back from then on.
+//! 3. Open the arena, recover the engine, and mount the volume in it: dirty data is served and written back from then
+//!    on.
 //! 4. Serve the connection, which the kernel makes send the unanswered requests again, and notify the keeper. After a
 //!    failure before that, the next process tries again.
 

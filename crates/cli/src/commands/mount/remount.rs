@@ -31,7 +31,8 @@ const OF_THE_KERNEL: [&str; 4] = [READ_ONLY, "nosuid", "nodev", "noexec"];
 /// Remounts the volume at the mount point of `arguments`.
 ///
 /// # Errors
-/// It is not mounted there, another option contradicts it, its data cannot be written back, or the kernel refuses.
+/// The volume is not mounted there, an option contradicts its own, its data cannot be written back, or the kernel
+/// refuses.
 ///
 /// # Blocking
 /// For the source, if the volume is to become read-only.
@@ -59,7 +60,7 @@ pub(crate) fn remount(arguments: &MountArguments) -> Result<(), Failure> {
 /// Makes the volume read-only at a mount point that is in use, for `umount -r`.
 ///
 /// # Errors
-/// Its data cannot be written back, or the kernel refuses.
+/// The data of the volume cannot be written back, or the kernel refuses.
 ///
 /// # Blocking
 /// For the source.

@@ -29,8 +29,8 @@ use crate::volume::process::tunables;
 use crate::volume::session::{Ended, Session};
 use crate::volume::{mounting, pressure, rescued};
 
-/// How long the end of a mount waits for the last users of its directory, and how often it looks. They have only references
-/// left to drop.
+/// How long the end of a mount waits for the last users of its directory, and how often it looks. They have only
+/// references left to drop.
 const LAST_USERS_WITHIN: Duration = Duration::from_millis(200);
 const LAST_USERS_LOOK: Duration = Duration::from_micros(100);
 

@@ -1,6 +1,6 @@
 //! The mount of a mount process, as its main loop sees it.
 //!
-//! One thread waits until the volume has ended, and one until it has ended with unwritten data left.
+//! Two threads wait for the end of the volume: with everything written back, and with unwritten data left.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;

@@ -3,11 +3,11 @@
 //! # Invariants
 //! V1. A peer is root or the user of this process. Any other user may at most query, and only if [`Limits`] allow it;
 //!     otherwise the connection is dropped unread.
-//! V2. Each connection has its own thread, the one that has accepted it: a change of the thread would take time. Before it
-//!     serves, it makes sure that another thread accepts. A request has a time limit. [`Limits`] bound the number of
-//!     connections, and users who may only query get a quarter of them. Each of these users has at most as many as are left
-//!     for the others. So no peer can delay the answer to another for longer than the time limit, and none can refuse it to
-//!     another user.
+//! V2. Each connection has its own thread, the one that has accepted it: a change of the thread would take time. Before
+//!     it serves, it makes sure that another thread accepts. A request has a time limit. [`Limits`] bound the number of
+//!     connections, and users who may only query get a quarter of them. Each of these users has at most as many as are
+//!     left for the others. So no peer can delay the answer to another for longer than the time limit, and none can
+//!     refuse it to another user.
 //! V3. Requests are bounded in length. A request that cannot be parsed is answered, and has no other effect.
 
 use std::collections::HashMap;
@@ -188,7 +188,7 @@ impl Server {
 /// A number of concurrent connections.
 struct Slots(Arc<AtomicUsize>);
 
-/// One of them, released however its thread ends.
+/// A taken slot, released however its thread ends.
 struct Slot(Arc<AtomicUsize>);
 
 impl Slots {
@@ -215,7 +215,7 @@ struct Queries {
     users: Arc<Mutex<HashMap<Uid, usize>>>,
 }
 
-/// One of them, released however its thread ends.
+/// A taken connection for queries, released however its thread ends.
 struct Query {
     user: Uid,
     users: Arc<Mutex<HashMap<Uid, usize>>>,

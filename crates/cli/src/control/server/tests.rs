@@ -97,7 +97,7 @@ fn silent_peers_delay_no_other_peer() {
     }
 }
 
-/// One user could take all connections for queries, so that those of other users were refused.
+/// A single user could take all connections for queries, so that those of other users were refused.
 #[test]
 fn a_user_who_takes_all_connections_it_can_leaves_some_for_others() {
     let queries = Queries { most: 64, users: Arc::default() };

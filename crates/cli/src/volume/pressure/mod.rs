@@ -65,9 +65,9 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Shrinks `engine` at every report of pressure, with a priority from 12 (a little) to 0 (everything). The thread opens
-    /// the sources, which may take as long as closing them, and ends at once if there are none. `None` if there is no
-    /// thread.
+    /// Shrinks `engine` at every report of pressure, with a priority from 12 (a little) to 0 (everything). The thread
+    /// opens the sources, which may take as long as closing them, and ends at once if there are none. `None` if there
+    /// is no thread.
     pub(crate) fn start(figures: Arc<Figures>, engine: Engine) -> Option<Self> {
         Self::on(sources::find, figures, move |priority| engine.shrink(priority))
     }

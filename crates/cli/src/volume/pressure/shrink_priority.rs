@@ -8,7 +8,7 @@ use slackwater::shrink::LIGHTEST;
 /// two seconds, so that everything unused is freed after ten; cgroups version 1 report as often as they are read.
 const STEP: u32 = 3;
 const STEP_TIME: Duration = Duration::from_secs(1);
-/// An event that comes this late is unrelated to the previous one.
+/// After this time, an event is unrelated to the previous one.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// See the [module documentation](self).

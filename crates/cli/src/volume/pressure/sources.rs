@@ -25,7 +25,7 @@ const TRIGGERS: [&str; 2] = ["some 150000 1000000", "some 300000 2000000"];
 /// Larger than `memory.events`.
 const EVENTS_BYTES: usize = 4096;
 
-/// One of these files, open.
+/// An open source of memory pressure.
 pub(super) struct Source {
     path: PathBuf,
     kind: Kind,
@@ -45,7 +45,7 @@ enum Kind {
 pub(super) enum Report {
     Nothing,
     Pressure,
-    /// It reports nothing any more: the cgroup is gone.
+    /// The source reports nothing any more: the cgroup is gone.
     Gone,
 }
 

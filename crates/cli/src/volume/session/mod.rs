@@ -49,7 +49,7 @@ pub(crate) struct Tally {
     pub(crate) pods: Arc<Pods>,
 }
 
-/// One mount.
+/// A mount, from its registration to its release.
 pub(crate) struct Session {
     pub(crate) entry: Arc<Entry>,
     /// The volume as its keeper has it, if the mount outlives this process.
@@ -160,7 +160,7 @@ impl Session {
         self.state().volume = volume.cloned();
     }
 
-    /// Marks it as mounted.
+    /// Marks the volume as mounted.
     pub(crate) fn set_mounted(&self, engine: &Engine, mounted: &Arc<MountedVolume>, source: &Opened) {
         let mut state = self.state();
         state.stage = Stage::Mounted;
@@ -217,8 +217,8 @@ impl Session {
         self.object().is_some_and(|object| object.role == ObjectRole::Fenced)
     }
 
-    /// Bytes that stay in the arena when the volume has ended. Data that was in flight when it was discarded is dropped when
-    /// the source answers.
+    /// Bytes that stay in the arena when the volume has ended. Data that was in flight when it was discarded is dropped
+    /// when the source answers.
     pub(crate) fn bytes_left_at_end(&self) -> u64 {
         if self.discards() {
             return 0;

@@ -149,8 +149,8 @@ impl Session {
         Err(failure.advise(format!("leave them out to mount it here as well, or unmount it first: {unmount}")))
     }
 
-    /// Unmounts for a client, as [`umount_for_client`](Self::umount_for_client): the mount point that `volume` names, or
-    /// all of them. With force, it is always all of them.
+    /// Unmounts for a client, as [`umount_for_client`](Self::umount_for_client): the mount point that `volume` names,
+    /// or all of them. With force, it is always all of them.
     pub(super) fn umount_at(
         &self,
         volume: &VolumeRef,
@@ -202,7 +202,7 @@ impl Session {
     /// Whether the volume has other mount points than `place`. If not, the next unmount of the volume is at `place`.
     ///
     /// # Errors
-    /// It is mounted, and not at `place`.
+    /// The volume is mounted, and not at `place`.
     fn is_one_of_several(&self, mounted: &MountedVolume, place: &MountPoint) -> Result<bool, Failure> {
         if mounted.places() == [place.clone()] {
             return Ok(false);

@@ -46,7 +46,7 @@ impl UmountRequest {
         Self { deadline: Some(Instant::now()), force: true, ..self }
     }
 
-    /// With this deadline, unless it has an earlier one.
+    /// The same request with a deadline after `time`, unless it has an earlier one.
     fn within(self, time: Duration) -> Self {
         let deadline = Instant::now() + time;
         Self { deadline: Some(self.deadline.map_or(deadline, |own| own.min(deadline))), ..self }

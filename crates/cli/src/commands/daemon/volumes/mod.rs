@@ -1,10 +1,10 @@
 //! The volumes of a daemon: one engine, one pool of FUSE threads, and a mount for each volume.
 //!
 //! # Life of a volume
-//! *Reserved*: its name, source and mount point are taken. *Mounted*: programs can use it. A thread that unmounts it for a
-//! client releases it, if everything is written back: then the answer need not wait for another thread, and the name is
-//! free. Otherwise, or if something else ended it, the thread `sw-ends` is notified. It starts a thread that waits until
-//! everything is written back and then releases the volume. So a volume whose source hangs delays no other.
+//! *Reserved*: its name, source and mount point are taken. *Mounted*: programs can use it. A thread that unmounts it
+//! for a client releases it, if everything is written back: then the answer need not wait for another thread, and the
+//! name is free. Otherwise, or if something else ended it, the thread `sw-ends` is notified. It starts a thread that
+//! waits until everything is written back and then releases the volume. So a volume whose source hangs delays no other.
 //!
 //! # Invariants
 //! D1. A name stays taken from its reservation until nothing of the volume is left: its registry entry, its lock on the
@@ -334,8 +334,8 @@ impl Volumes {
         self.release_ended_volume(name, session);
     }
 
-    /// Releases the volume of a directory if no program can reach it and everything is written back. An object volume has
-    /// to wait for its store, so another thread does it.
+    /// Releases the volume of a directory if no program can reach it and everything is written back. An object volume
+    /// has to wait for its store, so another thread does it.
     ///
     /// # Blocking
     /// Never for data.

@@ -164,8 +164,8 @@ impl Volumes {
         }
     }
 
-    /// Lets programs and requests reach a mounted volume until its end. Returns whether the daemon has begun to end since
-    /// the reservation.
+    /// Lets programs and requests reach a mounted volume until its end. Returns whether the daemon has begun to end
+    /// since the reservation.
     pub(in crate::commands::daemon) fn serve(
         &self,
         reservation: Reservation<'_>,

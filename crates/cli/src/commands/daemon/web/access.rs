@@ -67,12 +67,12 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Those with this token, from any machine.
+    /// Access for requests with this token, from any machine.
     pub(super) fn with(token: Token) -> Self {
         Self { token: Some(token) }
     }
 
-    /// Those from this machine.
+    /// Access for requests from this machine.
     pub(super) fn from_this_machine() -> Self {
         Self { token: None }
     }

@@ -8,8 +8,8 @@
 //! # Invariants
 //! W1. Requests change nothing: other methods than GET and HEAD are refused.
 //! W2. Only requests with the token get figures. Without a token, the server listens on a loopback address only.
-//! W3. A page of another origin learns nothing. No answer allows another origin, and without a token a request must name
-//!     this machine by an address or as localhost, so that no foreign name can be pointed here (DNS rebinding).
+//! W3. A page of another origin learns nothing. No answer allows another origin, and without a token a request must
+//!     name this machine by an address or as localhost, so that no foreign name can be pointed here (DNS rebinding).
 //! W4. However many clients there are, the volumes are looked at about once per second ([`figures`]).
 
 mod access;
@@ -50,8 +50,8 @@ impl Web {
     /// Opens the port of the configuration by `listen`, if it names one.
     ///
     /// # Errors
-    /// The port is in use; the address is not one of this machine, or other machines reach it and there is no token; the
-    /// file with the token cannot be used.
+    /// The port is in use; the address is not one of this machine, or other machines reach it and there is no token;
+    /// the file with the token cannot be used.
     pub(super) fn open(
         config: &ServerSpec,
         listen: impl FnOnce(SocketAddr) -> Result<TcpListener, Failure>,
