@@ -1,5 +1,6 @@
 //! The end of a server, as its exit status tells it.
 
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -28,6 +29,17 @@ impl End {
             (Some(code), _) => Self::Exited(code),
             (None, Some(KILL)) => Self::Killed(format!("(pid {pid}) was killed by signal {KILL}")),
             (None, signal) => Self::Died(format!("(pid {pid}) was killed by signal {}", signal.unwrap_or_default())),
+        }
+    }
+
+    /// The end of the process `pid`, which wait(2) does not report yet: its first thread has ended, and others wait in the
+    /// kernel.
+    pub(super) fn of_unfinished(pid: u32) -> Self {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let status = stat.split_whitespace().next_back().and_then(|code| code.parse().ok()).map(ExitStatus::from_raw);
+        match status.filter(|status| status.signal().is_some()) {
+            Some(status) => Self::of(status, pid),
+            None => Self::Died(format!("(pid {pid}) died")),
         }
     }
 }

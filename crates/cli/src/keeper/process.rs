@@ -429,7 +429,6 @@ impl Keeper {
             if let Ok(Some(status)) = server.child.try_wait() {
                 return End::of(status, pid);
             }
-            let unknown = || End::Died(format!("(pid {pid}) died"));
             let elapsed = since.elapsed();
             if self.estate.server.is_none() && !self.is_done {
                 // It may wait in the kernel for its own mount.
@@ -437,12 +436,12 @@ impl Keeper {
                     abort_connections_of(pid);
                 }
                 if elapsed > 2 * ENDS_WITHIN {
-                    return unknown();
+                    return End::of_unfinished(pid);
                 }
             } else if !self.is_done && remains::are_harmless(pid, are_on_disks) {
                 looks += 1;
                 if looks > STAYS_AFTER {
-                    return unknown();
+                    return End::of_unfinished(pid);
                 }
             } else if !self.is_done && self.is_over(elapsed, &mut patience) {
                 return End::Held;

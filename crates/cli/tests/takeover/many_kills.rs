@@ -110,6 +110,8 @@ impl Rig {
         let output = self.mount.wait();
         assert_eq!(output.code, Some(0), "{}", output.text);
         assert!(!output.text.contains("its data is in a file of its own"), "{}", output.text);
+        // A server whose last threads wait for the successor was killed all the same, and is no reason for a delay.
+        assert!(!output.text.contains(") died: another one takes over"), "{}", output.text);
         self.scratch
     }
 }
@@ -438,12 +440,16 @@ for value in range(1, 5):
 fn storer(mountpoint: PathBuf, source: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
     move |nth| {
         let path = mountpoint.join("mapped");
+        let file = match File::create(&path) {
+            // Not even a name has a place until the other program removes a file.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => return Ok(()),
+            file => file?,
+        };
         let mut command = Command::new("python3");
         command.args(["-I", "-c", STORES]).args([&path, &source.join("mapped")]).current_dir("/").stdin(Stdio::null());
         let mut child = command.stderr(Stdio::piped()).spawn()?;
         thread::sleep(Duration::from_millis(nth * 37 % 300));
         if nth % 3 == 0 {
-            let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
             file.set_len(1 << 20)?;
         }
         if nth % 2 == 0 {
@@ -469,7 +475,7 @@ fn storer(mountpoint: PathBuf, source: PathBuf) -> impl FnMut(u64) -> io::Result
 /// Saves files while the source has space, and removes them. Synced data is in the source.
 fn saver_while_there_is_space(mountpoint: PathBuf, source: PathBuf) -> impl FnMut(u64) -> io::Result<()> {
     move |nth| {
-        let name = format!("small-{}", nth % 16);
+        let name = format!("small-{nth}");
         let content = bytes(nth, 1 + (nth as usize * 7919) % 60_000);
         let saved = File::create(mountpoint.join(&name)).and_then(|mut file| {
             file.write_all(&content)?;
@@ -477,10 +483,14 @@ fn saver_while_there_is_space(mountpoint: PathBuf, source: PathBuf) -> impl FnMu
         });
         match saved {
             Ok(()) => assert!(fs::read(source.join(&name))? == content, "{name} of version {nth}"),
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => fs::remove_file(mountpoint.join(&name))?,
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
             Err(error) => return Err(error),
         }
-        Ok(())
+        match fs::remove_file(mountpoint.join(&name)) {
+            // Not even the name had a place.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 }
 
