@@ -81,6 +81,8 @@ fn p04_nine_hung_volumes_affect_neither_a_tenth_nor_a_restart() {
             Volume::begin(top)
         })
         .collect();
+    // Closing a file that was open for writing sends a request that no kill ends, whether or not the server has read it.
+    wait_until("the daemon closes no file", || !daemon.process.has_thread("slackwater-clos"));
     server.stop_at_rest();
     for round in 0..10 {
         for volume in &mut volumes {

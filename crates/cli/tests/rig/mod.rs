@@ -286,6 +286,13 @@ impl Process {
         stats.all(|stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T')))
     }
 
+    /// Whether there is a thread of this name, of which the kernel shows 15 bytes.
+    pub(crate) fn has_thread(&self, name: &str) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id())).into_iter().flatten().flatten();
+        let mut names = tasks.map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default());
+        names.any(|found| found.trim_end() == name)
+    }
+
     /// Waits for the end of the process.
     #[track_caller]
     pub(crate) fn wait(&mut self) -> ExitStatus {
