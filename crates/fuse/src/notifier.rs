@@ -107,14 +107,6 @@ impl Notifier {
         self.shared.send(notification)
     }
 
-    /// [`send`](Self::send) of [`Notification::InvalInode`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn inval_inode(&self, node: u64, offset: i64, len: i64) -> Result<(), Errno> {
-        self.send(&Notification::InvalInode { node, offset, len })
-    }
-
     /// [`send`](Self::send) of [`Notification::InvalInode`] for the attributes alone.
     ///
     /// # Errors

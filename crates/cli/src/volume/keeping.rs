@@ -34,12 +34,12 @@ impl Keeping {
         &self.volume
     }
 
-    /// The part of the front end, which may keep as many nodes.
-    pub(crate) fn front_end(&mut self, nodes_max: usize) -> Result<Kept, Failure> {
+    /// The part of the front end. It keeps no nodes.
+    pub(crate) fn front_end(&mut self) -> Result<Kept, Failure> {
         let record = MountRecord::create().map_err(failed)?;
         self.add(Part::Record, record.fd())?;
         let keeper = Arc::new(self.volume.clone());
-        Ok(Kept { record, keeper, device: None, files: Vec::new(), nodes_max, nodes: Vec::new() })
+        Ok(Kept { record, keeper, device: None, files: Vec::new(), nodes_max: 0, nodes: Vec::new() })
     }
 
     /// Hands everything to the keeper.
@@ -78,7 +78,7 @@ pub(crate) fn ownership(inherited: &InheritedVolume, registry: &Registry, entry:
     Ok(Ownership::inherited(lock, registered))
 }
 
-/// The part of the front end of a volume that is taken over.
+/// The part of the front end of a volume that is taken over. It keeps no nodes.
 ///
 /// # Errors
 /// The predecessor has left something else, or there are no descriptors left.

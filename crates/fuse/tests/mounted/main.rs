@@ -110,15 +110,16 @@ fn an_invalidation_drops_cached_pages() {
         (read(&mut file) == "old").then_some((name, file, node))
     });
     let (name, mut file, node) = cached.expect("a read comes from the kernel's cache");
-    mounted.session.notifier().inval_inode(node, 0, 0).unwrap();
+    let invalidation = |node| Notification::InvalInode { node, offset: 0, len: 0 };
+    mounted.session.notifier().send(&invalidation(node)).unwrap();
     assert_eq!(read(&mut file), "new");
     mounted.fs.change(&name, b"brand");
-    mounted.session.notifier().queue(Notification::InvalInode { node, offset: 0, len: 0 });
+    mounted.session.notifier().queue(invalidation(node));
     until("the queued notification arrives", || {
         let text = fs::read_to_string(mounted.file(&name)).unwrap();
         text == "brand"
     });
-    mounted.session.notifier().inval_inode(4711, 0, 0).expect("an unknown node is not cached");
+    mounted.session.notifier().send(&invalidation(4711)).expect("an unknown node is not cached");
 }
 
 #[test]

@@ -88,7 +88,14 @@ impl Volume {
         if (earlier ^ wanted) & !(PROTECTING | UNPRIVILEGED) != 0 {
             return Err(Errno::OPNOTSUPP.into());
         }
-        let set = |flags| self.unfrozen(|| self.sb.set_flags(&node.inode, flags));
+        let set = |flags| {
+            let set = self.unfrozen(|| self.sb.set_flags(&node.inode, flags));
+            if let Some(notifier) = self.notifier.get() {
+                // The answer has no attributes, and the kernel would keep the ctime before. It fails when the mount is gone.
+                let _ = notifier.inval_attributes(node.id());
+            }
+            set
+        };
         let protects = wanted & !earlier & PROTECTING != 0 && node.inode.kind() == NodeKind::File;
         if protects && !wait_no_writers(node) {
             return Err(Errno::BUSY.into());
@@ -97,10 +104,6 @@ impl Volume {
         if protects && node.writers.load(Ordering::SeqCst) != 0 {
             set(earlier)?; // G1
             return Err(Errno::BUSY.into());
-        }
-        if let Some(notifier) = self.notifier.get() {
-            // The answer has no attributes, and the kernel would keep the ctime before. It fails when the mount is gone.
-            let _ = notifier.inval_attributes(node.id());
         }
         Ok(Answer::Ioctl(Vec::new()))
     }

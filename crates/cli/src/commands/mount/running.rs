@@ -87,7 +87,8 @@ impl Running {
         main_loop: &MainLoop,
     ) -> Result<Self, Failure> {
         let entry = &session.entry;
-        let kept = keeping.map(|keeping| keeping.front_end(keeping::nodes_max())).transpose()?;
+        let kept = keeping.map(Keeping::front_end).transpose()?;
+        let kept = kept.map(|kept| Kept { nodes_max: keeping::nodes_max(), ..kept });
         // Memory of an earlier mount is free only now.
         let MountSpec { server, volume: options } = spec;
         let cache_bytes = arena_file::cache_bytes(server.cache, &entry.arena);
@@ -119,7 +120,7 @@ impl Running {
     ) -> Result<Self, Failure> {
         let entry = &session.entry;
         let keeper = session.kept.as_ref().ok_or_else(|| not_taken_over("there is no keeper"))?;
-        let mut kept = keeping::taken_over(&inherited, keeper)?;
+        let kept = keeping::taken_over(&inherited, keeper)?;
         let arena: OwnedFd =
             server.inherited(Part::Arena)?.ok_or_else(|| not_taken_over("the keeper does not hold the arena"))?;
         let (left, filler) = arena_file::open_inherited(arena, &entry.arena)?;
@@ -127,7 +128,7 @@ impl Running {
         let source = Opened::new(entry, &spec.volume, left.has_data(), opening)?;
         let nodes = std::mem::take(&mut inherited.nodes);
         let (backend, nodes) = source.inherited_backend(&left.inodes(), nodes).map_err(not_taken_over)?;
-        (kept.nodes, kept.nodes_max) = (nodes, keeping::nodes_max());
+        let kept = Kept { nodes_max: keeping::nodes_max(), nodes, ..kept };
         // The settings of the volume that have changed do not change those of the engine.
         let tunables = tunables(started.server.dirty_ratio(), started.volume.dirty_expire());
         let engine = left.recover(Arc::new(SystemClock), tunables);

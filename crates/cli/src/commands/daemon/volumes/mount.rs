@@ -75,7 +75,7 @@ impl Volumes {
             (MountSpec::of_volume(options.clone()), keeping.as_ref().map(|keeping| keeping.volume().clone()));
         let session = Session::new(entry, kept, spec, self.shared.tally.clone());
         // Nodes cannot be kept for many volumes.
-        let kept = keeping.as_mut().map(|keeping| keeping.front_end(0)).transpose()?;
+        let kept = keeping.as_mut().map(|keeping| keeping.front_end()).transpose()?;
         let (source, mounted) = match self.open(&name, &session, &options, kept) {
             Ok(opened) => opened,
             Err(failure) => {
