@@ -200,9 +200,16 @@ fn store_to_mappings(scratch: &Scratch, mountpoint: &Path) {
     assert!(wait(&mut stores).is_some(), "a killed program hangs");
 
     // An unmount returns as well. The data in the cache may fit into the source by now.
-    if scratch.run(["umount", mountpoint.to_str().unwrap(), "--deadline", "1s"]).code != Some(0) {
-        fs::remove_file(&file).unwrap();
-        scratch.umount(mountpoint);
+    let umount = ["umount", mountpoint.to_str().unwrap(), "--deadline", "1s"];
+    if scratch.run(umount).code == Some(0) {
+        return;
+    }
+    fs::remove_file(&file).unwrap();
+    let output = scratch.run_when_free(["umount", mountpoint.to_str().unwrap()]);
+    // A store may be so full that it takes not even the removal.
+    if output.code != Some(0) {
+        output.expect(4, &["no space left on the backend"]);
+        scratch.run_when_free([&umount[..], &["--discard", "--yes"]].concat()).expect(0, &[]);
     }
 }
 
