@@ -20,7 +20,7 @@ use slackwater_testkit::Random;
 
 use super::user::in_own_namespace;
 use crate::needs;
-use crate::rig::{Mount, PATIENCE, Scratch, need_fuse, run, wait_until};
+use crate::rig::{Mount, PATIENCE, Process, Scratch, need_fuse, run, wait_until};
 use crate::sys::Mapped;
 use crate::{bytes, runs};
 
@@ -447,24 +447,17 @@ fn storer(mountpoint: PathBuf, source: PathBuf) -> impl FnMut(u64) -> io::Result
         };
         let mut command = Command::new("python3");
         command.args(["-I", "-c", STORES]).args([&path, &source.join("mapped")]).current_dir("/").stdin(Stdio::null());
-        let mut child = command.stderr(Stdio::piped()).spawn()?;
+        let mut program = Process::spawn(command.stderr(Stdio::piped()));
         thread::sleep(Duration::from_millis(nth * 37 % 300));
         if nth % 3 == 0 {
             file.set_len(1 << 20)?;
         }
         if nth % 2 == 0 {
-            child.kill()?;
+            program.0.kill()?;
         }
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            match child.try_wait()? {
-                Some(status) => break status,
-                None if Instant::now() > deadline => return Err(io::Error::other("a program with a mapping hangs")),
-                None => thread::sleep(Duration::from_millis(2)),
-            }
-        };
+        let status = program.wait();
         let mut said = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut said)?;
+        program.0.stderr.take().unwrap().read_to_string(&mut said)?;
         // SIGBUS: the page has no place in the source, or is behind the end.
         let is_expected = status.success() || [Some(9), Some(7)].contains(&status.signal()) || nth % 3 == 0;
         assert!(is_expected, "{status}: {said}");
