@@ -21,12 +21,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
+use slackwater_control::exit::Failure;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
-use crate::exit::Failure;
 use crate::os::socket_user::SocketUsers;
 
 /// Maximum number of connections: so many that even a client of the owner that floods the server has time for its

@@ -1,33 +1,29 @@
 //! The `slackwater` command.
 //!
 //! ```text
-//! arguments         the command line; help_texts has the notes of its help
-//! spec/             the options of a volume and of the process that serves it, in all sources
-//! exit              failures and exit statuses
+//! arguments/        the command line; help_texts has the notes of its help
 //! commands/         one file or folder per command, among them the mount process and the daemon
 //! server/           a process that serves volumes, until its end or its takeover
+//! control           answers to requests
 //! volume/           a volume as a mount process and a daemon serve it
 //! keeper/           a mount that outlives its process
 //! source/           a directory or an object volume, and its one owner
 //! containers/       plugins of container platforms (cargo feature `containers`)
 //! object/           volumes in object stores (cargo feature `object`), and the commands on them
-//! control/          the protocol between the commands and the processes that serve volumes
 //! registry          the mounts of this user, and how commands find them
 //! pods/             pods and containers behind tenants, and their names
 //! http              a small HTTP server
 //! metrics/, log/    metrics for Prometheus, and logged events
-//! output/           lines on the terminal, progress, commands to copy
-//! os/               the mount table, signals, descriptors and processes
-//! parallel          the same job for many items, so that a hung one delays few
+//! progress          the progress of a command
+//! os/               descriptors, processes, namespaces
 //! ```
+//!
+//! The crate `slackwater_control` has the parts that plugins need too: the protocol, the options of a volume, failures.
 
 mod arguments;
 mod commands;
 mod containers;
 mod control;
-#[cfg(test)]
-mod damage;
-mod exit;
 mod help_texts;
 mod http;
 mod keeper;
@@ -35,28 +31,26 @@ mod log;
 mod metrics;
 mod object;
 mod os;
-mod output;
-mod parallel;
 mod pods;
+mod progress;
 mod registry;
 mod server;
 mod source;
-mod spec;
 mod volume;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use slackwater_control::errln;
+use slackwater_control::exit::Failure;
 
 use crate::arguments::{Arguments, Command};
 use crate::commands::{
     completions, daemon, doctor, events, ls, man, mount, restart, set, status, sync, tenants, top, umount,
     umount_helper, upgrade,
 };
-use crate::exit::Failure;
-use crate::output::terminal::errln;
-use crate::spec::start::Start;
+use crate::server::start::Start;
 
 fn main() -> ExitCode {
     os::sys::share_heaps();

@@ -29,8 +29,11 @@
 //! ```
 //!
 //! The backend in memory is part of the engine: [`slackwater::backend::MemBackend`].
+//!
+//! [`damage`] has damaged text, for tests of parsers.
 
 pub mod conformance;
+pub mod damage;
 mod layers;
 mod random;
 

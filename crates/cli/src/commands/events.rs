@@ -4,12 +4,12 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use humantime::format_rfc3339_seconds;
+use slackwater_control::client::{ANSWER_WITHIN, Conversation};
+use slackwater_control::daemon::{SILENCE, no_daemon, successor};
+use slackwater_control::exit::Failure;
+use slackwater_control::protocol::{Event, EventKind, KeptStatus, List, Reply, Request, VolumeRef};
 
 use crate::arguments::QueryArguments;
-use crate::commands::target::{SILENCE, no_daemon, successor};
-use crate::control::client::{ANSWER_WITHIN, Conversation};
-use crate::control::protocol::{Event, EventKind, KeptStatus, List, Reply, Request, VolumeRef};
-use crate::exit::Failure;
 use crate::volume::tenants::time;
 
 /// Prints events until it is interrupted or the daemon ends.

@@ -5,18 +5,19 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use slackwater_control::daemon::{SILENCE, ask_each, no_daemon};
+use slackwater_control::errln;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::os::detach::detach;
+use slackwater_control::os::mount_table::{is_slackwater, mount_at};
+use slackwater_control::parallel::for_each_parallel;
+use slackwater_control::protocol::{Reply, Request};
 use slackwater_host::Printable as _;
 
 use crate::arguments::DaemonSocket;
-use crate::commands::target::{SILENCE, Target, ask_each, no_daemon};
-use crate::control::protocol::{Reply, Request};
-use crate::exit::{Failure, Reason};
-use crate::os::detach::detach;
+use crate::commands::target::Target;
 use crate::os::killed_process::end_connection_at;
-use crate::os::mount_table::{is_slackwater, mount_at};
-use crate::output::progress::Meter;
-use crate::output::terminal::errln;
-use crate::parallel::for_each_parallel;
+use crate::progress::Meter;
 use crate::registry::{Entry, Found};
 
 /// Requests in flight at the same time.

@@ -1,14 +1,15 @@
 //! `slackwater ls`.
 
+use slackwater_control::daemon::list;
+use slackwater_control::exit::Failure;
+use slackwater_control::outln;
+use slackwater_control::output::terminal::print_json;
+use slackwater_control::protocol::{Listed, ObjectRole, Phase};
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 
 use crate::arguments::QueryArguments;
 use crate::commands::status::describe_kept;
-use crate::commands::target::list;
-use crate::control::protocol::{Listed, ObjectRole, Phase};
-use crate::exit::Failure;
-use crate::output::terminal::{outln, print_json};
 
 /// Prints the volumes.
 pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use clap::CommandFactory;
+use slackwater_control::exit::{EXIT_STATUSES, Failure};
 
 use crate::arguments::Arguments;
-use crate::exit::{EXIT_STATUSES, Failure};
 use crate::help_texts::EXAMPLES;
 
 /// Prints the manual page, with a section for each command.

@@ -4,12 +4,11 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+use slackwater_control::errln;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::os::mount_table::{is_slackwater, mount_at};
 use slackwater_host::MountInfo;
 use slackwater_host::Printable as _;
-
-use crate::exit::{Failure, Reason};
-use crate::os::mount_table::{is_slackwater, mount_at};
-use crate::output::terminal::errln;
 
 /// The exit statuses that mount(8) and umount(8) document.
 const STATUS_USAGE: u8 = 1;

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use slackwater_control::client::{ANSWER_WITHIN, ask, is_cut_off};
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::outln;
+use slackwater_control::protocol::{FailedUpgrade, NextProgram, Phase, Reply, Request, Status};
 use slackwater_host::Printable as _;
 
 use crate::arguments::{DaemonSocket, RestartArguments};
 use crate::commands::long_requests::{died, each, targets};
 use crate::commands::target::Target;
-use crate::control::client::{ANSWER_WITHIN, ask, is_cut_off};
-use crate::control::protocol::{FailedUpgrade, NextProgram, Phase, Reply, Request, Status};
-use crate::exit::{Failure, Reason};
-use crate::output::terminal::outln;
 
 /// A takeover is much faster, unless the source hangs.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(60);

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
+use slackwater_control::client::{ANSWER_WITHIN, ask, is_cut_off};
+use slackwater_control::daemon::{ask_each, no_daemon};
+use slackwater_control::exit::Failure;
+use slackwater_control::protocol::{Request, VolumeRef};
+
 use crate::arguments::SetArguments;
-use crate::commands::target::{Target, ask_each, no_daemon};
-use crate::control::client::{ANSWER_WITHIN, ask, is_cut_off};
-use crate::control::protocol::{Request, VolumeRef};
-use crate::exit::Failure;
+use crate::commands::target::Target;
 
 /// Changes settings of a volume or a tenant.
 pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {

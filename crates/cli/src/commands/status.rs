@@ -3,17 +3,17 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use slackwater_control::client::ANSWER_WITHIN;
+use slackwater_control::errln;
+use slackwater_control::exit::Failure;
+use slackwater_control::output::shell;
+use slackwater_control::protocol::{FailedUpgrade, KeptStatus, ObjectRole, ObjectStatus, Phase, Status};
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 
 use crate::arguments::StatusArguments;
 use crate::commands::survey::Survey;
 use crate::commands::target::Target;
-use crate::control::client::ANSWER_WITHIN;
-use crate::control::protocol::{FailedUpgrade, KeptStatus, ObjectRole, ObjectStatus, Phase, Status};
-use crate::exit::Failure;
-use crate::output::shell;
-use crate::output::terminal::errln;
 use crate::volume::rescued::Removed;
 use crate::volume::tenants;
 
@@ -204,7 +204,7 @@ fn describe_object(object: &ObjectStatus, mountpoint: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::protocol::{Reads, Writers};
+    use slackwater_control::protocol::{Reads, Writers};
 
     #[test]
     fn status_text_mentions_only_what_is_notable() {

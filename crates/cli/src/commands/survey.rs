@@ -7,12 +7,14 @@ use std::slice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use slackwater_control::client::ask;
+use slackwater_control::daemon::{ask_each, list, no_daemon};
+use slackwater_control::exit::Failure;
+use slackwater_control::parallel::for_each_parallel;
+use slackwater_control::protocol::{Reply, Request, Status, VolumeRef};
+
 use crate::arguments::DaemonSocket;
-use crate::commands::target::{Target, ask_each, list, no_daemon};
-use crate::control::client::ask;
-use crate::control::protocol::{Reply, Request, Status, VolumeRef};
-use crate::exit::Failure;
-use crate::parallel::for_each_parallel;
+use crate::commands::target::Target;
 use crate::registry::{Entry, Found, Registry};
 
 /// Processes queried at the same time.
@@ -143,7 +145,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::control::protocol::Message;
+    use slackwater_control::protocol::Message;
 
     /// No process answers before all have been queried.
     #[test]

@@ -1,9 +1,10 @@
 //! `slackwater sync`.
 
+use slackwater_control::exit::Failure;
+use slackwater_control::protocol::Request;
+
 use crate::arguments::SyncArguments;
 use crate::commands::long_requests::{converse, died, each, targets};
-use crate::control::protocol::Request;
-use crate::exit::Failure;
 
 /// Makes everything written so far durable.
 pub(crate) fn run(arguments: &SyncArguments) -> Result<(), Failure> {

@@ -1,10 +1,13 @@
 //! `slackwater tenants`.
 
+use slackwater_control::daemon::ask_daemon;
+use slackwater_control::exit::Failure;
+use slackwater_control::outln;
+use slackwater_control::output::terminal::print_json;
+use slackwater_control::protocol::{Reply, Request};
+
 use crate::arguments::QueryArguments;
-use crate::commands::target::ask_daemon;
-use crate::control::protocol::{Reply, Request, Tenant};
-use crate::exit::Failure;
-use crate::output::terminal::{outln, print_json};
+use crate::volume::tenants::line;
 
 /// Prints the tenants.
 pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
@@ -13,7 +16,7 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
     if arguments.json {
         return print_json(&serde_json::json!({ "version": 1, "tenants": tenants, "more_tenants": more_tenants }));
     }
-    tenants.iter().map(Tenant::line).for_each(|line| outln!("{line}"));
+    tenants.iter().map(line).for_each(|line| outln!("{line}"));
     if more_tenants > 0 {
         outln!("and {more_tenants} more");
     }

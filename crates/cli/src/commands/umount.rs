@@ -2,17 +2,18 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
+use slackwater_control::daemon::SILENCE;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::os::detach::detach;
+use slackwater_control::os::mount_table;
+use slackwater_control::outln;
+use slackwater_control::protocol::{Reply, Request};
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 
 use crate::arguments::UmountArguments;
 use crate::commands::long_requests::{converse, each, process_died, targets};
-use crate::commands::target::{SILENCE, Target};
-use crate::control::protocol::{Reply, Request};
-use crate::exit::{Failure, Reason};
-use crate::os::detach::detach;
-use crate::os::mount_table;
-use crate::output::terminal::outln;
+use crate::commands::target::Target;
 use crate::registry::Found;
 use crate::volume::UnwrittenFiles;
 

@@ -17,6 +17,13 @@ use std::process::ExitCode;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::geteuid;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::mountpoint::name_of;
+use slackwater_control::os::detach::detach;
+use slackwater_control::os::mount_table::mount_at;
+use slackwater_control::output::shell;
+use slackwater_control::protocol::Request;
+use slackwater_control::{errln, outln};
 use slackwater_host::Printable as _;
 
 use crate::arguments::DaemonSocket;
@@ -25,14 +32,7 @@ use crate::commands::mount::remount;
 use crate::commands::mount_helpers::{self, Word, slackwater_at};
 use crate::commands::target::Target;
 use crate::commands::umount::free_mountpoint;
-use crate::control::protocol::Request;
-use crate::exit::{Failure, Reason};
-use crate::os::detach::detach;
-use crate::os::mount_table::mount_at;
 use crate::os::namespace;
-use crate::output::shell;
-use crate::output::terminal::{errln, outln};
-use crate::volume::endpoints::name_of;
 
 const NAME: &str = "umount.slackwater";
 

@@ -2,21 +2,21 @@
 
 use std::path::PathBuf;
 
+use slackwater_control::exit::Failure;
+use slackwater_control::outln;
+use slackwater_control::protocol::NextProgram;
 use slackwater_host::Printable as _;
 
 use crate::arguments::UpgradeArguments;
 use crate::commands::long_requests::each;
 use crate::commands::restart::{Replaced, kept, named, replace};
-use crate::control::protocol::NextProgram;
-use crate::exit::Failure;
-use crate::keeper::formats::Formats;
-use crate::output::terminal::outln;
+use crate::keeper::formats;
 
 /// Replaces the processes of kept mounts by processes of another program; returns when they serve.
 pub(crate) fn run(arguments: &UpgradeArguments) -> Result<(), Failure> {
     let targets = kept(&arguments.volumes, arguments.all)?;
     let path = program(arguments)?;
-    let next = NextProgram { formats: Formats::of(&path)?, path };
+    let next = NextProgram { formats: formats::of(&path)?, path };
     let program = next.path.printable();
     each(&targets, |target, _| {
         let Replaced { before, after, pause_ms, failed_upgrade } = replace(target, Some(&next))?;
@@ -45,7 +45,7 @@ fn program(arguments: &UpgradeArguments) -> Result<PathBuf, Failure> {
 
 /// Prints the formats of this program.
 pub(crate) fn formats() -> Result<(), Failure> {
-    let text = serde_json::to_string(&Formats::OWN)
+    let text = serde_json::to_string(&formats::OWN)
         .map_err(|error| Failure::failed(format!("cannot print the formats: {error}")))?;
     outln!("{text}");
     Ok(())

@@ -1,7 +1,8 @@
 //! The calls of this module in a build without the cargo feature `containers`: all fail, with advice.
 
+use slackwater_control::exit::Failure;
+
 use crate::containers::arguments::{CsiArguments, DockerPluginArguments};
-use crate::exit::Failure;
 
 fn absent() -> Failure {
     Failure::usage("this build of slackwater has no plugins of container platforms")

@@ -4,12 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use slackwater_control::exit::EXIT_STATUSES;
+use slackwater_control::spec::values::parse_duration;
 
-#[cfg(feature = "containers")]
-use crate::arguments::DaemonSocket;
-use crate::exit::EXIT_STATUSES;
 use crate::help_texts::{CSI_NOTES, DOCKER_PLUGIN_NOTES};
-use crate::spec::values::parse_duration;
 
 /// The services that a plugin offers.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, ValueEnum)]
@@ -57,15 +55,6 @@ pub(crate) struct CsiArguments {
     pub(crate) topology: Vec<(String, String)>,
 }
 
-#[cfg(feature = "containers")]
-impl CsiArguments {
-    /// The daemon's socket, as other commands select it.
-    #[cfg(feature = "containers")]
-    pub(crate) fn at(&self) -> DaemonSocket {
-        DaemonSocket { socket: self.daemon.clone() }
-    }
-}
-
 #[derive(Args, Clone, Debug)]
 #[command(after_help = format!("{DOCKER_PLUGIN_NOTES}\n\n{EXIT_STATUSES}"))]
 pub(crate) struct DockerPluginArguments {
@@ -87,14 +76,6 @@ pub(crate) struct DockerPluginArguments {
     /// Time for an unmount; after it, the volume stays mounted, and the next call for it unmounts
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) unmount_deadline: Duration,
-}
-
-impl DockerPluginArguments {
-    /// The daemon's socket, as other commands select it.
-    #[cfg(feature = "containers")]
-    pub(crate) fn at(&self) -> DaemonSocket {
-        DaemonSocket { socket: self.daemon.clone() }
-    }
 }
 
 /// Parses a pool such as `fast=/srv/fast`.

@@ -14,10 +14,11 @@ use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_sig
 use rustix::stdio::dup2_stdin;
 use rustix::thread::set_name;
 use rustix::time::{ClockId, clock_gettime};
+use slackwater_control::exit::Failure;
+use slackwater_control::protocol::{FailedUpgrade, KeptStatus};
+use slackwater_control::spec::{VolumeSpec, wire};
 use slackwater_mount::Keeper;
 
-use crate::control::protocol::{FailedUpgrade, KeptStatus};
-use crate::exit::Failure;
 use crate::keeper::estate::{NUMBERS_MAX, Parts};
 use crate::keeper::link::{ANSWERS_WITHIN, Link};
 use crate::keeper::programs::Program;
@@ -25,7 +26,6 @@ use crate::keeper::protocol::{HeldVolume, PROTOCOL_VERSION, Place, Predecessor, 
 use crate::keeper::succession::Succession;
 use crate::keeper::talk::Talk;
 use crate::registry::Entry;
-use crate::spec::{VolumeSpec, wire};
 use crate::volume::node_search::Numbered;
 
 /// The keeper, as the server sees it.

@@ -7,21 +7,21 @@ use std::path::Path;
 
 use rustix::fs::major;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use slackwater_control::errln;
+use slackwater_control::exit::Failure;
+use slackwater_control::os::detach::detach;
+use slackwater_control::os::mount_table::{is_slackwater, mount_at};
+use slackwater_control::protocol::FailedUpgrade;
+use slackwater_control::spec::VolumeSpec;
 use slackwater_fuse::is_closed;
 use slackwater_host::{Printable as _, local_stat};
 
-use crate::control::protocol::FailedUpgrade;
-use crate::exit::Failure;
 use crate::keeper::client::monotonic_ns;
 use crate::keeper::link::{DESCRIPTORS_MAX, Link};
 use crate::keeper::protocol::{HeldVolume, PROTOCOL_VERSION, Part, Place, Predecessor, ToKeeper, ToServer};
 use crate::keeper::store::{self, Store, Stored};
-use crate::os::detach::detach;
 use crate::os::killed_process::end_connection_at;
-use crate::os::mount_table::{is_slackwater, mount_at};
-use crate::output::terminal::errln;
 use crate::registry::Entry;
-use crate::spec::VolumeSpec;
 
 /// Maximum number of files in a message.
 pub(super) const NUMBERS_MAX: usize = 1000;
@@ -433,7 +433,7 @@ fn in_messages(settings: &BTreeMap<String, String>) -> (BTreeMap<String, String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::wire;
+    use slackwater_control::spec::wire;
 
     /// A server that was killed between a message with the volume and those with its settings left them out.
     #[test]

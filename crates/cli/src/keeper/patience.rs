@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use crate::os::sys::Signal;
-use crate::output::terminal::errln;
+use slackwater_control::errln;
+use slackwater_control::os::sys::Signal;
+
 use crate::server::escalation::{Escalation, Step};
 use crate::volume::session::STALL;
 

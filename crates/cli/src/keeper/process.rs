@@ -13,10 +13,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, setsid};
+use slackwater_control::errln;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::os::detach::detach;
+use slackwater_control::os::mount_table::{is_slackwater, mount_at};
+use slackwater_control::os::sys::{Signal, Signals};
 use slackwater_host::Printable as _;
 
 use crate::commands::mount::background::{self, Departure};
-use crate::exit::{Failure, Reason};
 use crate::keeper::client::monotonic_ns;
 use crate::keeper::end::End;
 use crate::keeper::estate::{self, Estate};
@@ -26,12 +30,9 @@ use crate::keeper::patience::Patience;
 use crate::keeper::programs::{Program, Programs};
 use crate::keeper::protocol::{PROTOCOL_VERSION, Part, ToKeeper, ToServer};
 use crate::keeper::remains::{self, LOOK, SAID_AFTER};
-use crate::os::detach::detach;
 use crate::os::killed_process::{abort_connections_of, end_connection_at};
-use crate::os::mount_table::{is_slackwater, mount_at};
-use crate::os::sys::{self, Signal, Signals};
-use crate::output::terminal::errln;
-use crate::spec::start::{Inheritable, Start};
+use crate::os::sys;
+use crate::server::start::{Inheritable, Start};
 
 /// Servers that may fail in a row before one completes a takeover.
 const FAILURES_MAX: u32 = 10;

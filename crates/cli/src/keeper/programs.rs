@@ -11,9 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use slackwater_control::protocol::FailedUpgrade;
 use slackwater_host::Printable as _;
-
-use crate::control::protocol::FailedUpgrade;
 
 /// A program, by its open file.
 #[derive(Debug)]

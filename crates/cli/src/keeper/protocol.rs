@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use slackwater_control::exit::Failure;
+use slackwater_control::protocol::FailedUpgrade;
+use slackwater_control::spec::{VolumeSpec, wire};
 
-use crate::control::protocol::FailedUpgrade;
-use crate::exit::Failure;
 use crate::registry::Entry;
-use crate::spec::{VolumeSpec, wire};
 
 /// The version of these messages, incremented when one changes its meaning.
 pub(crate) const PROTOCOL_VERSION: u32 = 3;

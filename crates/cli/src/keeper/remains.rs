@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
+use slackwater_control::errln;
 use slackwater_fuse::own_mount::OWN_MOUNT_THREAD;
 
 use crate::os::killed_process::{has_ended, threads};
-use crate::output::terminal::errln;
 
 const DEVICE: &str = "/dev/fuse";
 

@@ -18,9 +18,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sd_notify::NotifyState;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use slackwater_control::errln;
 
 use crate::os::memory_file;
-use crate::output::terminal::errln;
 
 /// The variable with the number of descriptors that fit; systemd sets it from version 254 on.
 const LIMIT: &str = "FDSTORE";

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::exit::Failure;
+use slackwater_control::exit::Failure;
+
 use crate::keeper::programs::Program;
 
 /// Whether another process is to take over, and of which program.

@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use slackwater_control::errln;
 use tracing::callsite::Identifier;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
@@ -20,7 +21,6 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::log::limit::{LeftOut, Limiter};
-use crate::output::terminal::errln;
 
 /// The format of a line.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]

@@ -3,8 +3,8 @@
 //! Names are without the suffixes of the text format: the unit, and `_total` for a counter.
 
 use slackwater::EngineStatus;
+use slackwater_control::protocol::{ObjectRole, ObjectStatus, Phase, Status, Tenant};
 
-use crate::control::protocol::{ObjectRole, ObjectStatus, Phase, Status, Tenant};
 use crate::metrics::Snapshot;
 
 /// The type of a metric.

@@ -16,8 +16,7 @@ mod render;
 mod unmounts;
 
 use slackwater::EngineStatus;
-
-use crate::control::protocol::{MemoryPressure, Shrinker, Status, Tenant};
+use slackwater_control::protocol::{MemoryPressure, Shrinker, Status, Tenant};
 
 pub(crate) use pages::serve;
 pub(crate) use unmounts::Unmounts;

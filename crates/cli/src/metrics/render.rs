@@ -7,8 +7,8 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{self, Registry};
+use slackwater_control::protocol::{Container, Tenant};
 
-use crate::control::protocol::{Container, Tenant};
 use crate::metrics::bounds::{Bounded, Item, Row, TENANTS_MAX, VOLUMES_MAX};
 use crate::metrics::catalogue::{ENGINE, Kind, Metric, OBJECT, PROCESS, TENANT, TENANT_ON_VOLUME, Unit, VOLUME};
 use crate::metrics::{Snapshot, Unmounts};

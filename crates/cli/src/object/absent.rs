@@ -6,17 +6,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use slackwater::backend::Backend;
+use slackwater_control::exit::Failure;
+use slackwater_control::protocol::ObjectStatus;
+use slackwater_control::spec::VolumeSpec;
 
-use crate::control::protocol::ObjectStatus;
-use crate::exit::Failure;
-#[cfg(feature = "containers")]
-use crate::object::Credentials;
 use crate::object::StoreFinding;
 use crate::object::arguments::{FsckArguments, GcArguments, MkfsArguments};
 use crate::registry::Entry;
 use crate::source::object::ObjectVolume;
 use crate::source::opened::Opening;
-use crate::spec::VolumeSpec;
 
 /// The format of the log of a build that reads no local logs.
 pub(crate) const LOG_FORMAT: u32 = 0;
@@ -73,30 +71,5 @@ pub(crate) fn fsck(_: &FsckArguments) -> Result<ExitCode, Failure> {
 }
 
 pub(crate) fn gc(_: &GcArguments) -> Result<ExitCode, Failure> {
-    Err(absent())
-}
-
-#[cfg(feature = "containers")]
-pub(crate) fn canonical_url(_: &str) -> Result<String, Failure> {
-    Err(absent())
-}
-
-#[cfg(feature = "containers")]
-pub(crate) fn urls_below(_: &str, _: &Credentials) -> Result<Vec<String>, Failure> {
-    Err(absent())
-}
-
-#[cfg(feature = "containers")]
-pub(crate) fn make_volume(_: &str, _: &Credentials) -> Result<(), Failure> {
-    Err(absent())
-}
-
-#[cfg(feature = "containers")]
-pub(crate) fn check_volume(_: &str, _: &Credentials) -> Result<(), Failure> {
-    Err(absent())
-}
-
-#[cfg(feature = "containers")]
-pub(crate) fn delete_volume(_: &str, _: &Credentials) -> Result<(), Failure> {
     Err(absent())
 }

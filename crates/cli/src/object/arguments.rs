@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use slackwater_control::exit::EXIT_STATUSES;
+use slackwater_control::spec::values::parse_duration;
 
-use crate::exit::EXIT_STATUSES;
 use crate::help_texts::{FSCK_NOTES, GC_NOTES, MKFS_NOTES};
-use crate::spec::values::parse_duration;
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = format!("{MKFS_NOTES}\n\n{EXIT_STATUSES}"))]

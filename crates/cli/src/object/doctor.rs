@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use slackwater_control::exit::Failure;
+use slackwater_control::object_volumes::locate;
 use slackwater_object::{StoreCheck, check_store as check};
 
-use crate::exit::Failure;
-use crate::object::{StoreFinding, locate};
+use crate::object::StoreFinding;
 
 /// Checks a store.
 ///

@@ -5,15 +5,17 @@
 use std::process::ExitCode;
 
 use serde_json::json;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::object_volumes::{failure_of, locate};
+use slackwater_control::output::terminal::print_json;
+use slackwater_control::{errln, outln};
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 use slackwater_object::{FsckOptions, FsckReport, VolumeError, fsck};
 
-use crate::exit::{Failure, Reason};
 use crate::object::arguments::FsckArguments;
-use crate::object::{failures, locate, show};
-use crate::output::progress::Meter;
-use crate::output::terminal::{errln, outln, print_json};
+use crate::object::show;
+use crate::progress::Meter;
 
 const NO_ERRORS: u8 = 0;
 const REPAIRED: u8 = 1;
@@ -47,7 +49,7 @@ fn check(arguments: &FsckArguments) -> Result<FsckReport, Failure> {
     let mut meter = Meter::new("checking");
     let report = fsck(&location, &options, &mut |progress| show(&mut meter, &progress));
     drop(meter);
-    report.map_err(|error| match (&error, failures::of(&error, &location.to_string())) {
+    report.map_err(|error| match (&error, failure_of(&error, &location.to_string())) {
         (VolumeError::InUse(_), in_use) => in_use
             .advise("--repair needs a volume that is not mounted; a check without --repair does not")
             .advise("if that process is dead or unreachable, first mount it with --take-over, and unmount it"),

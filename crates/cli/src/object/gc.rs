@@ -3,14 +3,16 @@
 use std::process::ExitCode;
 
 use serde_json::json;
+use slackwater_control::exit::Failure;
+use slackwater_control::object_volumes::{failure_of, locate};
+use slackwater_control::outln;
+use slackwater_control::output::terminal::print_json;
 use slackwater_host::size;
 use slackwater_object::{GcOptions, VolumeError, gc};
 
-use crate::exit::Failure;
 use crate::object::arguments::GcArguments;
-use crate::object::{failures, locate, show};
-use crate::output::progress::Meter;
-use crate::output::terminal::{outln, print_json};
+use crate::object::show;
+use crate::progress::Meter;
 
 /// Deletes what no file uses.
 ///
@@ -25,7 +27,7 @@ pub(crate) fn run(arguments: &GcArguments) -> Result<ExitCode, Failure> {
     let mut meter = Meter::new("collecting");
     let report = gc(&location, &options, &mut |progress| show(&mut meter, &progress));
     drop(meter);
-    let report = report.map_err(|error| match (&error, failures::of(&error, &location.to_string())) {
+    let report = report.map_err(|error| match (&error, failure_of(&error, &location.to_string())) {
         (VolumeError::InUse(_), in_use) => in_use
             .advise("a mounted volume deletes unused objects by itself")
             .advise("if that process is dead or unreachable, first mount it with --take-over, and unmount it"),

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use slackwater_control::exit::Failure;
+use slackwater_control::name;
+use slackwater_control::object_volumes::{failure_of, locate};
+use slackwater_control::outln;
 use slackwater_object::ObjectBackend;
 
-use crate::exit::Failure;
 use crate::object::arguments::MkfsArguments;
-use crate::object::{failures, locate, wait_for_store};
-use crate::output::terminal::outln;
-use crate::source;
+use crate::object::wait_for_store;
 
 /// Makes an empty volume.
 ///
@@ -19,12 +20,12 @@ use crate::source;
 /// For the store.
 pub(crate) fn run(arguments: &MkfsArguments) -> Result<(), Failure> {
     let location = locate(&arguments.url, arguments.credentials.as_deref())?;
-    if source::is_in_memory(Path::new(&arguments.url)) {
+    if name::is_in_memory(Path::new(&arguments.url)) {
         return Err(Failure::usage("a store in memory ends with its process")
             .advise("mount it without mkfs: slackwater mount memory: MOUNTPOINT"));
     }
     let url = location.to_string();
-    wait_for_store(&url, || ObjectBackend::mkfs(&location)).map_err(|error| failures::of(&error, &url))?;
+    wait_for_store(&url, || ObjectBackend::mkfs(&location)).map_err(|error| failure_of(&error, &url))?;
     outln!("Made an empty volume at {location}.");
     outln!("Mount it with: slackwater mount {location} MOUNTPOINT");
     Ok(())

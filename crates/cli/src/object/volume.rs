@@ -10,18 +10,19 @@ use std::thread;
 use std::time::Duration;
 
 use slackwater::backend::Backend;
+use slackwater_control::exit::Failure;
+use slackwater_control::name;
+use slackwater_control::object_volumes::{failure_of, locate};
+use slackwater_control::os::private_dir;
+use slackwater_control::protocol::{ObjectRole, ObjectStatus};
+use slackwater_control::spec::VolumeSpec;
 use slackwater_host::Printable as _;
-use slackwater_object::{ObjectBackend, OpenOptions, Role, VolumeError};
+use slackwater_object::{Holder, ObjectBackend, OpenOptions, Role, VolumeError};
 
-use crate::control::protocol::{ObjectRole, ObjectStatus};
-use crate::exit::Failure;
-use crate::object::{failures, locate, wait_for_store};
-use crate::os::private_dir;
+use crate::object::wait_for_store;
 use crate::registry::Entry;
-use crate::source;
 use crate::source::object::ObjectVolume;
 use crate::source::opened::Opening;
-use crate::spec::VolumeSpec;
 use crate::volume::tenants::ms;
 use crate::volume::{arena_file, mounting};
 
@@ -47,10 +48,10 @@ pub(crate) fn find(
 ) -> Result<(ObjectVolume, Option<PathBuf>), Failure> {
     let location = locate(url, credentials)?;
     let mut looked = wait_for_store(&location.to_string(), || ObjectBackend::look(&location));
-    if matches!(looked, Err(VolumeError::NoVolume(_))) && source::is_in_memory(Path::new(url)) {
+    if matches!(looked, Err(VolumeError::NoVolume(_))) && name::is_in_memory(Path::new(url)) {
         looked = ObjectBackend::mkfs(&location).and_then(|()| ObjectBackend::look(&location));
     }
-    let info = looked.map_err(|error| failures::of(&error, &location.to_string()))?;
+    let info = looked.map_err(|error| failure_of(&error, &location.to_string()))?;
     // Later processes of the mount have other working directories.
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let (url, credentials) = (location.to_string(), credentials.map(absolute));
@@ -132,7 +133,7 @@ impl Volume {
         if is_new {
             remove_empty_log(source, arena);
         }
-        let failure = failures::of(&error, url);
+        let failure = failure_of(&error, url);
         Err(if matches!(error, VolumeError::InUse(_)) {
             how_to_get_it(failure)
         } else if matches!(error, VolumeError::Overtaken) {
@@ -158,7 +159,7 @@ impl Volume {
         let (role, fenced_by) = match status.role {
             Role::Writer => (ObjectRole::Writer, None),
             Role::Reader => (ObjectRole::Reader, None),
-            Role::Fenced(holder) => (ObjectRole::Fenced, holder.map(|holder| failures::name_of(&holder))),
+            Role::Fenced(holder) => (ObjectRole::Fenced, holder.map(|holder| name_of(&holder))),
         };
         ObjectStatus {
             role,
@@ -204,7 +205,7 @@ impl Volume {
             return Ok(());
         }
         closed.map_err(|error| {
-            let failure = failures::of(&error, &self.source.url);
+            let failure = failure_of(&error, &self.source.url);
             match self.log() {
                 Some(log) if self.source.has_log(&self.arena) => {
                     failure.advise(format!("changes are kept in {}; mount the volume again", log.printable()))
@@ -264,6 +265,14 @@ fn log_dir(source: &ObjectVolume, arena: &Path) -> Result<(PathBuf, bool), Failu
 fn remove_empty_log(source: &ObjectVolume, arena: &Path) {
     // It fails if there are files, which must stay, or no folder.
     let _ = fs::remove_dir(source.log_dir(arena));
+}
+
+/// The machine and process of a holder.
+fn name_of(holder: &Holder) -> String {
+    match &holder.host {
+        Some(host) => format!("pid {} on {host}", holder.pid),
+        None => "a process whose claim this version cannot read".to_owned(),
+    }
 }
 
 #[cfg(test)]

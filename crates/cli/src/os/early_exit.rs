@@ -16,8 +16,8 @@ use std::process::exit;
 
 use rustix::fs::FileType;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use slackwater_control::exit::Reason;
 
-use crate::exit::Reason;
 use crate::os::sys;
 
 /// Exits the process, whose sources are on the devices `sources`. The arena and the registry entries stay for the next

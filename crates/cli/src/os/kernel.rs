@@ -1,6 +1,6 @@
 //! The kernel's version, and what depends on it.
 
-use crate::exit::Failure;
+use slackwater_control::exit::Failure;
 
 /// A version, as far as features depend on it.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]

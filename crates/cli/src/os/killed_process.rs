@@ -16,10 +16,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use slackwater_control::os::mount_table::mount_at;
 use slackwater_fuse::{abort_connection, is_closed};
 use slackwater_host::MountInfo;
-
-use crate::os::mount_table::mount_at;
 
 /// SIGKILL among the pending signals of a thread.
 const SIGKILL_BIT: u64 = 1 << 8;

@@ -5,9 +5,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use slackwater_control::exit::Failure;
 use slackwater_host::Printable as _;
-
-use crate::exit::Failure;
 
 /// Enters the mount namespace of this link, such as `/proc/1/ns/mnt`. Only a process with one thread can.
 ///

@@ -16,9 +16,8 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
+use slackwater_control::os::mount_table::{MountTable, is_slackwater, mount_at};
 use slackwater_host::MountInfo;
-
-use crate::os::mount_table::{MountTable, is_slackwater, mount_at};
 
 const DIR: &str = "/run/mount";
 

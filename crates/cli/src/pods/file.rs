@@ -5,9 +5,9 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use slackwater_control::pod_cgroup::is_pod_uid;
 use slackwater_host::Printable as _;
 
-use super::cgroup::is_pod_uid;
 use super::{Names, PODS_MAX, PodName};
 
 /// Maximum bytes of a file with [`PODS_MAX`] pods.

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
+use slackwater_control::pod_cgroup::pod_uid_of;
 use slackwater_host::cgroup::Layout;
-
-use super::cgroup::pod_uid_of;
 
 /// Levels of cgroups that are searched. The kubelet of kind has its pods on the sixth.
 const DEPTH_MAX: usize = 10;

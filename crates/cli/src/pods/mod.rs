@@ -1,4 +1,4 @@
-//! Pods and containers behind tenants: ids from the paths of cgroups ([`cgroup`]), and the names that a platform gives.
+//! Pods and containers behind tenants: ids from the paths of cgroups ([`pod_cgroup`](slackwater_control::pod_cgroup)), and the names that a platform gives.
 //!
 //! A platform names a pod by its UID, usually when it mounts a volume for it. At that time the pod may not have a cgroup
 //! yet.
@@ -9,9 +9,7 @@
 //! N3. Names have letters, digits, `-`, `_` and `.` only, and are no longer than those of Kubernetes. They need no
 //!     escaping anywhere.
 
-pub(crate) mod cgroup;
 mod file;
-mod label;
 mod living;
 
 use std::collections::{BTreeMap, HashSet};
@@ -19,12 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use slackwater_control::exit::Failure;
+use slackwater_control::pod_cgroup::{Place, is_pod_uid};
+use slackwater_control::protocol::Container;
 use slackwater_host::Printable as _;
-
-use crate::control::protocol::Container;
-use crate::exit::Failure;
-
-use self::cgroup::{Place, is_pod_uid};
 
 /// Maximum number of pods with a name. A node has a few hundred pods.
 const PODS_MAX: usize = 1024;
@@ -200,6 +196,27 @@ mod tests {
 
     fn set(pods: &Pods, tenant: &str, name: &str) -> Result<(), String> {
         pods.set_name(Path::new(tenant), name).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn labels_have_names_if_there_are_any_and_otherwise_ids() {
+        let id = "4f5e6a7b8c9d0e1f2a3b4c5d6e7f8a9b0c1d2e3f4a5b6c7d8e9f0a1b2c3d4e5f";
+        let pod = "/kubepods/pod0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9";
+        let pods = Pods::default();
+        let label = |path: &str| pods.container(path).label();
+        let systemd = format!("/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{id}.scope", "0a1b2c3d".repeat(4));
+        for (path, wanted) in [
+            (format!("{pod}/{id}"), "pod 0a1b2c3d.../4f5e6a7b8c9d..."),
+            (systemd, "pod 0a1b2c3d.../containerd 4f5e6a7b8c9d..."),
+            (pod.to_owned(), "pod 0a1b2c3d..."),
+            (format!("/docker/{id}"), "docker 4f5e6a7b8c9d..."),
+        ] {
+            assert_eq!(label(&path).as_deref(), Some(wanted));
+        }
+        assert_eq!(label("/system.slice"), None);
+        pods.set_name(pod.as_ref(), "default/web-0").unwrap();
+        assert_eq!(label(&format!("{pod}/crio-{id}")).as_deref(), Some("default/web-0/4f5e6a7b8c9d..."));
+        assert_eq!(label(pod).as_deref(), Some("default/web-0"));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use slackwater_control::protocol::VolumeRef;
 
-use crate::control::protocol::VolumeRef;
 use crate::source::Source;
 
 pub(super) const ENTRY_VERSION: u32 = 1;

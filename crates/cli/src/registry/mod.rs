@@ -31,12 +31,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use slackwater_control::client::is_cut_off;
+use slackwater_control::exit::Failure;
+use slackwater_control::os::private_dir;
 use slackwater_host::Printable as _;
 
-use crate::control::client::is_cut_off;
-use crate::exit::Failure;
 use crate::os::killed_process;
-use crate::os::private_dir;
 use crate::source::unsynced_mark::UnsyncedMark;
 
 use self::entry::ENTRY_VERSION;
@@ -416,7 +416,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::damage::{cases, damaged};
+    use slackwater_testkit::damage::{cases, damaged};
 
     #[test]
     fn entries_are_found_while_their_process_lives_and_known_to_be_dead_after() {

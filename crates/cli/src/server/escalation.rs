@@ -1,6 +1,6 @@
 //! The effect of signals, one after another.
 
-use crate::os::sys::Signal;
+use slackwater_control::os::sys::Signal;
 
 /// The effect of a signal.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]

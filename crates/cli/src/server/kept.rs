@@ -7,7 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::exit::Failure;
+use slackwater_control::exit::Failure;
+
 use crate::keeper::Parts;
 use crate::keeper::client::{Inheritance, InheritedVolume, KeeperClient};
 use crate::keeper::protocol::{Part, Predecessor};

@@ -9,12 +9,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use crate::exit::{Failure, Reason};
+use slackwater_control::errln;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::os::sys::{Signal, Signals};
+use slackwater_control::parallel::for_each_parallel;
+
 use crate::keeper::Program;
 use crate::keeper::client::{KeeperClient, monotonic_ns};
-use crate::os::sys::{Signal, Signals};
-use crate::output::terminal::errln;
-use crate::parallel::for_each_parallel;
 use crate::server::escalation::{Escalation, Step};
 use crate::volume::session::Session;
 

@@ -4,11 +4,11 @@
 //! directory above or below is written back as soon as this process owns the source, before any program can write.
 
 use rustix::fs::OFlags;
+use slackwater_control::exit::Failure;
+use slackwater_control::output::shell;
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 
-use crate::exit::Failure;
-use crate::output::shell;
 use crate::registry::{Entry, Found};
 use crate::source::directory::Directory;
 use crate::source::opened::Opened;

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, openat, statx};
 use serde::{Deserialize, Serialize};
+use slackwater_control::os::mount_table::{MountTable, is_slackwater};
 
-use crate::os::mount_table::{MountTable, is_slackwater};
 use crate::registry::Entry;
 
 /// The identity of a directory.

@@ -21,15 +21,16 @@ pub(crate) mod ownership;
 pub(crate) mod unsynced_mark;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use slackwater_control::exit::Failure;
+use slackwater_control::name::is_url;
+use slackwater_control::spec::VolumeSpec;
 #[cfg(feature = "containers")]
 use slackwater_host::Printable as _;
 
-use crate::exit::Failure;
 use crate::registry::Entry;
-use crate::spec::VolumeSpec;
 
 use self::directory::Directory;
 use self::object::ObjectVolume;
@@ -112,30 +113,6 @@ impl Source {
     pub(crate) fn device(&self) -> Option<u64> {
         self.directory().map(|directory| directory.id.dev)
     }
-}
-
-/// Whether a source on the command line or in a configuration is a URL. A directory with such a name can be written as
-/// `./NAME`.
-pub(crate) fn is_url(word: &Path) -> bool {
-    is_in_memory(word) || word.to_str().is_some_and(|word| word.contains("://") || word.starts_with("file:/"))
-}
-
-/// Whether a source is an object volume in the memory of the process that mounts it, which ends with that process.
-pub(crate) fn is_in_memory(word: &Path) -> bool {
-    word.to_str().is_some_and(|word| word.starts_with("memory:"))
-}
-
-/// Whether a source names the same place in every process: an absolute path or a URL.
-pub(crate) fn is_complete(word: &Path) -> bool {
-    word.is_absolute() || is_url(word)
-}
-
-/// The absolute path of a directory; a URL as it is.
-///
-/// # Errors
-/// `word` is not a path.
-pub(crate) fn absolute(word: &Path) -> io::Result<PathBuf> {
-    if is_url(word) { Ok(word.to_path_buf()) } else { std::path::absolute(word) }
 }
 
 /// Refuses options that the source cannot have.

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use slackwater::backend::{Backend, Found};
+use slackwater_control::exit::Failure;
+use slackwater_control::protocol::ObjectStatus;
+use slackwater_control::spec::VolumeSpec;
 
-use crate::control::protocol::ObjectStatus;
-use crate::exit::Failure;
 use crate::object;
 use crate::registry::{self, Entry};
 use crate::source::Source;
 use crate::source::unsynced_mark::UnsyncedMark;
-use crate::spec::VolumeSpec;
 use crate::volume::node_search::{self, Numbered};
 
 /// For which mount a source is opened.

@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
+use slackwater_control::client;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::mountpoint;
+use slackwater_control::os::mount_table::MountTable;
+use slackwater_control::output::shell;
+use slackwater_control::protocol::{Phase, Reply, Request};
 use slackwater_host::MountInfo;
 use slackwater_host::Printable as _;
 
-use crate::control::client;
-use crate::control::protocol::{Phase, Reply, Request};
-use crate::exit::{Failure, Reason};
-use crate::os::mount_table::MountTable;
-use crate::output::shell;
 use crate::registry::{Entry, Found, Registered, Registry};
 use crate::source::directory::Directory;
 use crate::source::lock::Owner;
 use crate::source::{Source, dead_mounts, lock, lock_holders};
-use crate::volume::endpoints;
 use crate::volume::rescued::Removed;
 
 /// How long an owner that does not answer, or has just ended, may still hold what it is about to release.
@@ -179,7 +179,7 @@ fn mount_of_others(registry: &Registry, mounts: &[Found], source: &Directory) ->
             && mount.source.is_absolute()
             && source.overlaps_path(&mount.source, &listed)
             && may_have_data(mount)
-            && !endpoints::is_dead(&mount.point)
+            && !mountpoint::is_dead(&mount.point)
     };
     listed.of_slackwater().find(is_in_the_way).cloned()
 }

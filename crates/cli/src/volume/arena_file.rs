@@ -24,19 +24,19 @@ use slackwater::backend::Backend;
 use slackwater::{Engine, Rescued, SuperBlock, Tunables, UmountOptions};
 use slackwater_arena::{Arena, ArenaConfig, ArenaError, Filler, SurvivingVolume, Survivors};
 use slackwater_backends::SystemClock;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::os::private_dir;
+use slackwater_control::output::shell;
+use slackwater_control::spec::values::Size;
 use slackwater_host::MemoryLimits;
 use slackwater_host::Printable as _;
 use slackwater_host::memory_limits;
 use slackwater_host::size;
 
-use crate::exit::{Failure, Reason};
-use crate::os::private_dir;
-use crate::output::progress::Meter;
-use crate::output::shell;
+use crate::progress::Meter;
 use crate::registry::Entry;
 use crate::source::directory::ON_A_MOUNT;
 use crate::source::opened::Opened;
-use crate::spec::values::Size;
 use crate::volume::damaged_arena;
 
 /// In memory on every Linux.

@@ -15,11 +15,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use slackwater_arena::Survivors;
+use slackwater_control::errln;
+use slackwater_control::output::shell;
 use slackwater_host::Printable as _;
 use slackwater_host::size;
-
-use crate::output::shell;
-use crate::output::terminal::errln;
 
 /// Number of records that a message names.
 const NAMED_MAX: usize = 100;

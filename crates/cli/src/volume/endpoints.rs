@@ -4,20 +4,22 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::{io, iter};
 
-use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
+use slackwater_control::errln;
+use slackwater_control::exit::Failure;
+use slackwater_control::mountpoint::{is_answer_of_dead, is_dead, name_of};
+use slackwater_control::name;
+use slackwater_control::os::detach;
+use slackwater_control::os::mount_table::{self, is_no_mount_point};
+use slackwater_control::output::shell;
+use slackwater_control::spec::VolumeSpec;
 use slackwater_host::Printable as _;
 
-use crate::exit::Failure;
 use crate::object;
-use crate::os::detach;
-use crate::os::mount_table::{self, is_no_mount_point};
-use crate::output::shell;
-use crate::output::terminal::errln;
 use crate::registry::Entry;
 use crate::source::directory::Directory;
 use crate::source::{self, Source};
-use crate::spec::VolumeSpec;
 
 /// Source and mount point, which may be mounted together.
 pub(crate) struct Endpoints {
@@ -74,7 +76,7 @@ fn find_source(
     is_read_only: bool,
     credentials: Option<&Path>,
 ) -> Result<(Source, Option<OwnedFd>, Option<Directory>), Failure> {
-    let Some(url) = word.to_str().filter(|_| source::is_url(word)) else {
+    let Some(url) = word.to_str().filter(|_| name::is_url(word)) else {
         if credentials.is_some() {
             return Err(Failure::usage("--credentials is for object volumes, and the source is a directory"));
         }
@@ -130,20 +132,6 @@ fn behind<'a>(path: &Path, mounts: &'a [&Entry]) -> impl Iterator<Item = &'a Dir
     })
 }
 
-/// The name of a mount point, absolute and without symbolic links, found without asking what is mounted there: that may
-/// hang.
-pub(crate) fn name_of(mountpoint: &Path) -> io::Result<PathBuf> {
-    let here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_path_buf() };
-    match (mountpoint.parent(), mountpoint.file_name()) {
-        (Some(folder), Some(name)) => {
-            let path = here(folder).canonicalize()?.join(name);
-            // A symbolic link as the last component is followed only if nothing is mounted under its own name.
-            if mount_table::mount_at(&path).is_some() { Ok(path) } else { path.canonicalize() }
-        }
-        _ => mountpoint.canonicalize(),
-    }
-}
-
 /// A killed process leaves a mount where every operation fails. This removes it.
 fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
     let Ok(name) = name_of(mountpoint) else { return Ok(()) };
@@ -157,19 +145,6 @@ fn free_dead(mountpoint: &Path) -> Result<(), Failure> {
         Failure::failed(format!("{} is the mount point of a process that died: {error}", name.printable()))
             .advise(format!("free it: umount -l {}", shell::word(&name)))
     })
-}
-
-/// Whether the process of the mount at `point` has died.
-pub(crate) fn is_dead(point: &Path) -> bool {
-    // Attributes cached by the kernel would say nothing about the process.
-    let asked = statx(CWD, point, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
-    asked.is_err_and(is_answer_of_dead)
-}
-
-/// Whether an operation failed since the process of the mount has died, or is ending: over io_uring the kernel cancels
-/// requests then.
-fn is_answer_of_dead(errno: Errno) -> bool {
-    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
 }
 
 fn refused(role: &str, at: &Path, error: &io::Error) -> Failure {
@@ -201,23 +176,5 @@ fn refused(role: &str, at: &Path, error: &io::Error) -> Failure {
 fn dead_mount_below(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let path = std::path::absolute(path).ok()?;
     let mount = path.ancestors().find_map(mount_table::mount_at)?;
-    (mount_table::is_slackwater(&mount) && source::is_complete(&mount.source)).then_some((mount.source, mount.point))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::name_of;
-    use std::path::Path;
-
-    #[test]
-    fn a_mount_point_is_resolved_without_accessing_it() {
-        assert_eq!(name_of(Path::new("/proc/")).unwrap(), Path::new("/proc"));
-        assert_eq!(name_of(Path::new("/proc/../proc")).unwrap(), Path::new("/proc"));
-        assert_eq!(name_of(Path::new("/")).unwrap(), Path::new("/"));
-        assert!(name_of(Path::new("/nonexistent/x")).is_err());
-        let link = std::env::temp_dir().join(format!("slackwater-name-{}", std::process::id()));
-        std::os::unix::fs::symlink("/proc", &link).unwrap();
-        assert_eq!(name_of(&link).unwrap(), Path::new("/proc"));
-        std::fs::remove_file(&link).unwrap();
-    }
+    (mount_table::is_slackwater(&mount) && name::is_complete(&mount.source)).then_some((mount.source, mount.point))
 }

@@ -5,16 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
+use slackwater_control::exit::Failure;
+use slackwater_control::name;
+use slackwater_control::spec::{Transport, VolumeSpec};
 use slackwater_mount::{Kept, MountRecord, MountedVolume};
 
-use crate::exit::Failure;
 use crate::keeper::Parts;
 use crate::keeper::client::{InheritedVolume, KeeperClient, KeptVolume};
 use crate::keeper::protocol::Part;
 use crate::registry::{Entry, Registry};
-use crate::source;
 use crate::source::ownership::Ownership;
-use crate::spec::{Transport, VolumeSpec};
 
 /// More would make a takeover slow: each is sent to the successor.
 const NODES_MAX: usize = 1 << 15;
@@ -98,7 +98,7 @@ pub(crate) fn nodes_max() -> usize {
 
 /// Why a volume cannot be kept; `None` if it can.
 pub(crate) fn refusal(source: &Path, options: &VolumeSpec) -> Option<&'static str> {
-    if source::is_in_memory(source) {
+    if name::is_in_memory(source) {
         return Some("an object volume in memory ends with its process");
     }
     if options.transport == Transport::Uring {

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use slackwater::{Engine, SuperBlock};
 use slackwater_backends::SystemClock;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::spec::{Transport, VolumeSpec};
 use slackwater_fuse::mount::{MountError, MountOptions, Uring};
 use slackwater_fuse::{MissingFeature, Pool, PoolOptions, SessionError};
 use slackwater_host::Printable as _;
@@ -15,9 +17,7 @@ use slackwater_host::size;
 use slackwater_mount::tenants::{TenantBy, TenantConfig, Tenants};
 use slackwater_mount::{Hold, Holder, Kept, MountVolumeError, MountedError, MountedVolume, Tenancy, UmountRequest};
 
-use crate::exit::{Failure, Reason};
 use crate::os::sys;
-use crate::spec::{Transport, VolumeSpec};
 
 /// Holders of a busy volume that a message names.
 const HOLDERS_MAX: usize = 20;

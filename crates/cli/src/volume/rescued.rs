@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use slackwater::{Rescued, RescuedFrom, SuperBlock};
+use slackwater_control::errln;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::protocol::Status;
 use slackwater_host::Printable as _;
 use slackwater_host::size;
-
-use crate::control::protocol::Status;
-use crate::exit::{Failure, Reason};
-use crate::output::terminal::errln;
 
 /// Number of files that a message names.
 const NAMED_MAX: usize = 10;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use humantime::format_duration;
 use slackwater::{Engine, MemcgState, SuperBlock, TenantStatus};
+use slackwater_control::protocol::{Container, REPLY_BYTES_MAX, Status, Tenant, TenantState};
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 
-use crate::control::protocol::{Container, REPLY_BYTES_MAX, Status, Tenant, TenantState};
 use crate::pods::Pods;
 
 /// Tenants that are described in text.
@@ -35,7 +35,7 @@ pub(crate) fn of_all(engine: &Engine, pods: &Pods) -> Vec<Tenant> {
 }
 
 fn sorted(tenants: Vec<TenantStatus>, pods: &Pods) -> Vec<Tenant> {
-    let of = |status: TenantStatus| Tenant { container: pods.container(&status.name), ..Tenant::from(status) };
+    let of = |status: TenantStatus| Tenant { container: pods.container(&status.name), ..tenant_of(status) };
     let mut tenants: Vec<_> = tenants.into_iter().map(of).collect();
     tenants.sort_by_cached_key(|tenant| (Reverse(tenant.held_bytes()), tenant.id));
     tenants
@@ -55,76 +55,62 @@ fn count_that_fits(tenants: &[Tenant]) -> usize {
     tenants.iter().take_while(fits).count()
 }
 
-impl From<TenantStatus> for Tenant {
-    fn from(status: TenantStatus) -> Self {
-        Self {
-            id: status.id.as_u64(),
-            state: match status.state {
-                MemcgState::Online => TenantState::Online,
-                MemcgState::Dying => TenantState::Dying,
-                MemcgState::Offline | MemcgState::Released => TenantState::Offline,
-            },
-            limit_bytes: status.limit_bytes,
-            charged_bytes: status.charged_bytes,
-            dirty_bytes: status.dirty_bytes,
-            writeback_bytes: status.writeback_bytes,
-            unstable_bytes: status.unstable_bytes,
-            written_bytes: status.written_bytes,
-            cached_bytes: status.cached_bytes,
-            hits: status.read_hits,
-            misses: status.read_misses,
-            oldest_ms: status.oldest.map(ms),
-            paused_ms: ms(status.paused),
-            wants_room: status.is_at_limit,
-            name: status.name,
-            container: Container::default(),
-        }
+/// The figures of a tenant, as messages have them.
+fn tenant_of(status: TenantStatus) -> Tenant {
+    Tenant {
+        id: status.id.as_u64(),
+        state: match status.state {
+            MemcgState::Online => TenantState::Online,
+            MemcgState::Dying => TenantState::Dying,
+            MemcgState::Offline | MemcgState::Released => TenantState::Offline,
+        },
+        limit_bytes: status.limit_bytes,
+        charged_bytes: status.charged_bytes,
+        dirty_bytes: status.dirty_bytes,
+        writeback_bytes: status.writeback_bytes,
+        unstable_bytes: status.unstable_bytes,
+        written_bytes: status.written_bytes,
+        cached_bytes: status.cached_bytes,
+        hits: status.read_hits,
+        misses: status.read_misses,
+        oldest_ms: status.oldest.map(ms),
+        paused_ms: ms(status.paused),
+        wants_room: status.is_at_limit,
+        name: status.name,
+        container: Container::default(),
     }
 }
 
-impl Tenant {
-    /// Unwritten data of the tenant in the cache: charged to it, or in its files, whichever is more.
-    pub(crate) fn held_bytes(&self) -> u64 {
-        let in_its_files = self.dirty_bytes.saturating_add(self.writeback_bytes).saturating_add(self.unstable_bytes);
-        self.charged_bytes.max(in_its_files)
+/// A line about a tenant for people.
+pub(crate) fn line(tenant: &Tenant) -> String {
+    let bytes = size::text;
+    let limit = tenant.limit_bytes.map(|limit| format!(" of {}", bytes(limit))).unwrap_or_default();
+    let mut line = format!(
+        "{}: {}{limit} (dirty {}, being written {}, not yet durable {})",
+        tenant.label(),
+        bytes(tenant.held_bytes()),
+        bytes(tenant.dirty_bytes),
+        bytes(tenant.writeback_bytes),
+        bytes(tenant.unstable_bytes)
+    );
+    if let Some(ms) = tenant.oldest_ms {
+        line += &format!(", oldest {}", time(ms));
     }
-
-    /// The name for people: that of the container or the pod, if the tenant is one.
-    pub(crate) fn label(&self) -> String {
-        self.container.label().unwrap_or_else(|| self.name.printable().to_string())
+    line += &format!("; written back {}", bytes(tenant.written_bytes));
+    if tenant.paused_ms > 0 {
+        line += &format!("; writers paused {}", time(tenant.paused_ms));
     }
-
-    /// A line for people.
-    pub(crate) fn line(&self) -> String {
-        let bytes = size::text;
-        let limit = self.limit_bytes.map(|limit| format!(" of {}", bytes(limit))).unwrap_or_default();
-        let mut line = format!(
-            "{}: {}{limit} (dirty {}, being written {}, not yet durable {})",
-            self.label(),
-            bytes(self.held_bytes()),
-            bytes(self.dirty_bytes),
-            bytes(self.writeback_bytes),
-            bytes(self.unstable_bytes)
-        );
-        if let Some(ms) = self.oldest_ms {
-            line += &format!(", oldest {}", time(ms));
-        }
-        line += &format!("; written back {}", bytes(self.written_bytes));
-        if self.paused_ms > 0 {
-            line += &format!("; writers paused {}", time(self.paused_ms));
-        }
-        if self.wants_room {
-            line += "; AT ITS LIMIT: its writers are blocked";
-        }
-        match self.state {
-            TenantState::Online => {}
-            TenantState::Dying | TenantState::Offline => line += "; removed",
-        }
-        if self.container != Container::default() {
-            line += &format!("; cgroup {}", self.name.printable());
-        }
-        line
+    if tenant.wants_room {
+        line += "; AT ITS LIMIT: its writers are blocked";
     }
+    match tenant.state {
+        TenantState::Online => {}
+        TenantState::Dying | TenantState::Offline => line += "; removed",
+    }
+    if tenant.container != Container::default() {
+        line += &format!("; cgroup {}", tenant.name.printable());
+    }
+    line
 }
 
 /// Lines for the tenants with the most data; none if there is only one tenant.
@@ -134,7 +120,7 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
         return Vec::new();
     }
     let mut lines = vec![format!("tenants: {count}")];
-    lines.extend(status.tenants.iter().take(LINES).map(|tenant| format!("  {}", tenant.line())));
+    lines.extend(status.tenants.iter().take(LINES).map(|tenant| format!("  {}", line(tenant))));
     let more = &status.tenants[LINES.min(status.tenants.len())..];
     let more_count = more.len() as u64 + status.more_tenants;
     if more_count > 0 {
@@ -154,7 +140,7 @@ pub(crate) fn time(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::protocol::{Message, Reply};
+    use slackwater_control::protocol::{Message, Reply};
 
     fn tenant(id: u64, name: &str, charged_bytes: u64) -> Tenant {
         Tenant {
@@ -192,7 +178,7 @@ mod tests {
         let mut odd = tenant(1, "/a", 4 << 20);
         (odd.wants_room, odd.state, odd.limit_bytes) = (true, TenantState::Offline, None);
         (odd.oldest_ms, odd.paused_ms) = (None, 0);
-        let line = odd.line();
+        let line = line(&odd);
         assert!(line.starts_with("/a: 4.0 MiB (dirty 2.0 MiB"), "{line}");
         assert!(line.ends_with("written back 1.0 MiB; AT ITS LIMIT: its writers are blocked; removed"), "{line}");
     }
@@ -201,11 +187,11 @@ mod tests {
     fn hostile_names_stay_on_their_line() {
         let names = ["", "a b", "/x\n/root: 0 B", "/\"'$(id)`", "/\u{1b}[2J\r", "/\u{202e}gnp", "/\u{fffd}\\", "\u{0}"];
         for name in names {
-            let line = tenant(1, name, 0).line();
+            let line = line(&tenant(1, name, 0));
             assert!(!line.starts_with(':') && line.bytes().all(|byte| byte >= b' '), "{line:?}");
             assert!(!line.contains(['\u{1b}', '\u{202e}', '\u{7f}']), "{line:?}");
         }
-        assert!(tenant(1, "/a'b", 0).line().starts_with("/a'b: "));
+        assert!(line(&tenant(1, "/a'b", 0)).starts_with("/a'b: "));
     }
 
     #[test]

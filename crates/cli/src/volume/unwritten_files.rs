@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use slackwater::SuperBlock;
 use slackwater::backend::{Backend, Call, NodeKind};
+use slackwater_control::protocol::{FILES_MAX, LostFile, Reply};
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 
-use crate::control::protocol::{FILES_MAX, LostFile, Reply};
 use crate::source::Source;
 use crate::source::opened::Opened;
 use crate::volume::node_search;

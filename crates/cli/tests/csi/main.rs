@@ -9,7 +9,7 @@
 mod cgroups;
 mod client;
 #[allow(dead_code, reason = "the tests of the API use the rest")]
-#[path = "../../src/containers/pods/api/cluster.rs"]
+#[path = "../../../containers/src/pods/api/cluster.rs"]
 mod cluster;
 mod failures;
 mod killing_proxy;

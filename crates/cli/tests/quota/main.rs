@@ -8,16 +8,13 @@
 mod directory;
 mod disk;
 mod engine;
-#[path = "../../src/exit.rs"]
-#[allow(dead_code, reason = "the module under test uses a part of it")]
-mod exit;
 mod guest;
 mod mount;
-#[path = "../../src/containers/quota/mod.rs"]
+#[path = "../../../containers/src/quota/mod.rs"]
 mod quota;
 #[path = "../rig/mod.rs"]
 mod rig;
-#[path = "../../src/containers/quota/sys.rs"]
+#[path = "../../../containers/src/quota/sys.rs"]
 #[allow(dead_code, reason = "tests only look at quotas by it")]
 mod sys;
 mod unsupported;

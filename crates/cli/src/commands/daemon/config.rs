@@ -4,12 +4,11 @@
 
 use std::path::Path;
 
+use slackwater_control::exit::Failure;
+use slackwater_control::name;
+use slackwater_control::protocol::MountRequest;
+use slackwater_control::spec::ServerSpec;
 use slackwater_host::Printable as _;
-
-use crate::control::protocol::MountRequest;
-use crate::exit::Failure;
-use crate::source;
-use crate::spec::ServerSpec;
 
 /// The text of a configuration.
 ///
@@ -35,7 +34,7 @@ fn parse(text: &str) -> Result<ServerSpec, String> {
         let paths = [("source", &volume.source), ("mountpoint", &volume.mountpoint)];
         let credentials = volume.credentials.as_ref().map(|path| ("credentials", path));
         for (key, path) in paths.into_iter().chain(credentials) {
-            let is_complete = if key == "source" { source::is_complete } else { Path::is_absolute };
+            let is_complete = if key == "source" { name::is_complete } else { Path::is_absolute };
             if !is_complete(path) {
                 return Err(format!("volumes.{name}.{key}: {} is not an absolute path", path.printable()));
             }
@@ -64,8 +63,8 @@ mod tests {
     use slackwater_mount::tenants::{TenantBy, TenantConfig};
 
     use super::*;
-    use crate::damage::{cases, damaged};
-    use crate::spec::values::{Follow, Rate, Size};
+    use slackwater_control::spec::values::{Follow, Rate, Size};
+    use slackwater_testkit::damage::{cases, damaged};
 
     #[test]
     fn every_key_is_parsed() {
@@ -162,7 +161,7 @@ mod tests {
             let text = String::from_utf8_lossy(&text);
             match parse(&text) {
                 Ok(config) => {
-                    prop_assert!(mounts(&config).all(|mount| source::is_complete(&mount.source) && mount.mountpoint.is_absolute()));
+                    prop_assert!(mounts(&config).all(|mount| name::is_complete(&mount.source) && mount.mountpoint.is_absolute()));
                     drop(config.tenants());
                 }
                 Err(error) => prop_assert!(error.contains("line ") || error.contains("volumes."), "{error}"),

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::control::protocol::{Event, EventKind, Reply};
-use crate::exit::Failure;
+use slackwater_control::exit::Failure;
+use slackwater_control::protocol::{Event, EventKind, Reply};
 
 /// Events that are queued for a listener.
 const QUEUE: usize = 256;

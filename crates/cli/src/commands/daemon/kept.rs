@@ -17,6 +17,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use slackwater_control::exit::Failure;
+use slackwater_control::name::VolumeName;
+use slackwater_control::os::detach::detach;
+use slackwater_control::parallel::for_each_within;
+use slackwater_control::protocol::MountRequest;
+use slackwater_control::spec::MountSpec;
+use slackwater_control::spec::settings;
 use slackwater_host::Printable as _;
 use slackwater_mount::tenants::TenantConfig;
 
@@ -24,21 +31,15 @@ use crate::arguments::DaemonArguments;
 use crate::commands::daemon::config;
 use crate::commands::daemon::socket::Socket;
 use crate::commands::daemon::volumes::{Held, Volumes};
-use crate::control::protocol::MountRequest;
-use crate::exit::Failure;
 use crate::keeper::client::InheritedVolume;
 use crate::keeper::process;
 use crate::keeper::protocol::Part;
-use crate::os::detach::detach;
 use crate::os::memory_file;
-use crate::parallel::for_each_within;
 use crate::registry::Entry;
 use crate::server::kept::KeptServer;
-use crate::spec::MountSpec;
-use crate::spec::start::Start;
-use crate::volume::name::VolumeName;
+use crate::server::start::Start;
+use crate::volume::keeping;
 use crate::volume::session::Session;
-use crate::volume::{keeping, settings};
 
 /// A configuration is no longer than this.
 const CONFIGURATION_BYTES_MAX: u64 = 64 << 20;

@@ -17,17 +17,17 @@ use std::time::Duration;
 
 use slackwater::{Engine, SuperBlock};
 use slackwater_arena::{Arena, Survivors};
+use slackwater_control::errln;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::os::detach::detach;
+use slackwater_control::os::mount_table::MountTable;
+use slackwater_control::protocol::VolumeRef;
+use slackwater_control::spec::VolumeSpec;
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 
-use crate::control::protocol::VolumeRef;
-use crate::exit::{Failure, Reason};
-use crate::os::detach::detach;
-use crate::os::mount_table::MountTable;
-use crate::output::terminal::errln;
 use crate::registry::{Entry, Found, Registry};
 use crate::source::opened::{Opened, Opening};
-use crate::spec::VolumeSpec;
 use crate::volume::{arena_file, rescued};
 
 /// The volumes in the arena, by identity.

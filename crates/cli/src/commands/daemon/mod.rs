@@ -41,26 +41,27 @@ use std::sync::{Arc, Mutex};
 
 use slackwater::{Engine, Tunables};
 use slackwater_backends::SystemClock;
+use slackwater_control::daemon::VOLUMES_MAX;
+use slackwater_control::exit::Failure;
+use slackwater_control::os::sys::Signals;
+use slackwater_control::protocol::EventKind;
+use slackwater_control::spec::ServerSpec;
+use slackwater_control::spec::values::Address;
+use slackwater_control::{errln, outln};
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 use slackwater_mount::tenants::TenantConfig;
 
 use crate::arguments::DaemonArguments;
 use crate::commands::doctor;
-use crate::control::protocol::EventKind;
-use crate::control::server;
-use crate::exit::Failure;
+use crate::control;
 use crate::keeper::client::KeeperClient;
 use crate::keeper::protocol::Part;
 use crate::os::kernel;
-use crate::os::sys::Signals;
-use crate::output::terminal::{errln, outln};
 use crate::pods::Pods;
 use crate::registry::{Entry, Found, Registry};
 use crate::server::kept::KeptServer;
 use crate::server::main_loop::{End, MainLoop};
-use crate::spec::ServerSpec;
-use crate::spec::values::Address;
 use crate::volume::arena_file;
 use crate::volume::process::{prepare_process, tunables};
 use crate::volume::session::Tally;
@@ -74,8 +75,6 @@ use self::web::Web;
 
 /// Each volume needs some of them.
 const DESCRIPTORS: u64 = 256 << 10;
-/// Slots in the arena's table of volumes.
-pub(crate) const VOLUMES_MAX: u32 = 16 << 10;
 
 /// Serves volumes until the end is requested.
 ///
@@ -161,7 +160,7 @@ fn serve(arguments: &DaemonArguments) -> Result<ExitCode, Failure> {
     let configured = kept.not_mounted(config::mounts(&config).collect(), &volumes);
     // Before the first answer, because the end of such a volume may be asked for.
     let left = startup::leftovers(&volumes, &configured, dead);
-    let unanswered = server::start(listener, responder::LIMITS, Arc::new(Responder::new(Arc::clone(&volumes))))
+    let unanswered = control::start(listener, responder::LIMITS, Arc::new(Responder::new(Arc::clone(&volumes))))
         .map_err(|error| Failure::failed(format!("cannot listen at {}: {error}", socket_path.printable())))?;
     let mounted = startup::mount_volumes(&volumes, &engine, &configured, left)
         .map_err(|error| Failure::failed(format!("cannot start the threads of the daemon: {error}")))?;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::protocol::{Reply, Request, VolumeRef};
+
 use crate::commands::daemon::volumes::Volumes;
-use crate::control::protocol::{Reply, Request, VolumeRef};
-use crate::control::server::{Limits, Respond};
-use crate::exit::{Failure, Reason};
+use crate::control::{Limits, Respond};
 use crate::volume::{mounting, tenants};
 
 /// Enough for the unmounts and listeners of a script at the same time, with space for queries.

@@ -9,18 +9,18 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use slackwater_control::errln;
+use slackwater_control::exit::Reason;
+use slackwater_control::parallel::while_running;
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 
 use crate::commands::daemon::systemd;
 use crate::commands::daemon::volumes::{Slot, State, Volumes};
-use crate::control::server::LAST_ANSWERS_WITHIN;
-use crate::exit::Reason;
+use crate::control::LAST_ANSWERS_WITHIN;
 use crate::keeper::client::KeeperClient;
 use crate::os::early_exit;
-use crate::output::progress::Meter;
-use crate::output::terminal::errln;
-use crate::parallel::while_running;
+use crate::progress::Meter;
 use crate::server::main_loop::{End, Event, Serving};
 use crate::volume::session::{Session, TICK};
 

@@ -15,13 +15,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FlockOperation, Gid, OFlags, chownat, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use slackwater_control::client;
+use slackwater_control::errln;
+use slackwater_control::exit::Failure;
+use slackwater_control::os::private_socket;
+use slackwater_control::output::shell;
 use slackwater_host::Printable as _;
-
-use crate::control::client;
-use crate::exit::Failure;
-use crate::os::private_socket;
-use crate::output::shell;
-use crate::output::terminal::errln;
 
 /// A listening socket of this process. Dropping it removes the socket file.
 pub(crate) struct Socket {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackwater::Engine;
+use slackwater_control::errln;
+use slackwater_control::name;
+use slackwater_control::parallel::for_each_within;
+use slackwater_control::protocol::MountRequest;
 
 use crate::commands::daemon::volumes::Volumes;
-use crate::control::protocol::MountRequest;
-use crate::output::terminal::errln;
-use crate::parallel::for_each_within;
 use crate::registry::Found;
 
 /// How long the start waits for sources.
@@ -26,7 +27,7 @@ enum Volume {
 pub(super) fn leftovers(volumes: &Volumes, configured: &[MountRequest], dead: Vec<Found>) -> Vec<Found> {
     // By name only, because looking at a source may hang.
     let named = |source: &Path| {
-        let is_it = |request: &MountRequest| crate::source::absolute(&request.source).is_ok_and(|path| path == source);
+        let is_it = |request: &MountRequest| name::absolute(&request.source).is_ok_and(|path| path == source);
         configured.iter().any(is_it)
     };
     volumes.shared.left.reserve(dead, named)

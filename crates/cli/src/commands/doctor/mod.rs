@@ -11,16 +11,16 @@ use std::process::ExitCode;
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags, memfd_create, openat2};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, configure_io_flusher_behavior, geteuid, getrlimit};
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::name;
+use slackwater_control::outln;
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 use slackwater_host::{MountInfo, memory_limits};
 
 use crate::commands::doctor::trial_mount::Trial;
-use crate::exit::{Failure, Reason};
 use crate::object::{self, StoreFinding};
 use crate::os::kernel::{self, Version};
-use crate::output::terminal::outln;
-use crate::source;
 use crate::volume::pressure;
 
 /// The result of one check.
@@ -68,7 +68,7 @@ const PROBES: [Probe; 13] = [
 pub(crate) fn run(url: Option<&str>, credentials: Option<&Path>) -> Result<ExitCode, Failure> {
     let mut can_mount = true;
     if let Some(url) = url {
-        if !source::is_url(Path::new(url)) {
+        if !name::is_url(Path::new(url)) {
             return Err(Failure::usage(format!("{} is not the URL of an object volume", url.printable()))
                 .advise("write for example s3://bucket/volume, or nothing to check this machine"));
         }

@@ -10,11 +10,11 @@ use slackwater::backend::MemBackend;
 use slackwater::{Engine, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
 use slackwater_backends::SystemClock;
+use slackwater_control::exit::Failure;
+use slackwater_control::spec::VolumeSpec;
 use slackwater_fuse::MissingFeature;
 use slackwater_mount::UmountRequest;
 
-use crate::exit::Failure;
-use crate::spec::VolumeSpec;
 use crate::volume::mounting;
 
 /// The smallest arena that works.

@@ -1,16 +1,16 @@
 //! A source that a live process serves: that process mounts the same volume at a further mount point.
 
+use slackwater_control::client::{ANSWER_WITHIN, Conversation};
+use slackwater_control::daemon::ask_each;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::outln;
+use slackwater_control::output::shell;
+use slackwater_control::protocol::{Reply, Request};
+use slackwater_control::spec::wire;
 use slackwater_host::Printable as _;
 
 use crate::arguments::MountArguments;
-use crate::commands::target::ask_each;
-use crate::control::client::{ANSWER_WITHIN, Conversation};
-use crate::control::protocol::{Reply, Request};
-use crate::exit::{Failure, Reason};
-use crate::output::shell;
-use crate::output::terminal::outln;
 use crate::registry::{Entry, Found};
-use crate::spec::wire;
 
 /// Has the process of `found` mount its volume at the mount point of `entry`, and announces it. Returns whether it has:
 /// not if it is about to end, or cannot mount a volume twice.

@@ -21,12 +21,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use slackwater_control::exit::{Failure, Reason};
 
 use crate::arguments::MountArguments;
-use crate::exit::{Failure, Reason};
 use crate::log;
 use crate::os::sys;
-use crate::spec::start::Start;
+use crate::server::start::Start;
 
 /// Starts the mount in a new process. Returns when it is mounted, or with its failure. `announces` says whether to pass
 /// on its announcement.

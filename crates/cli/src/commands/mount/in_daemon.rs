@@ -4,17 +4,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use slackwater_control::client::{ANSWER_WITHIN, Conversation};
+use slackwater_control::daemon::{ask_each, has_successor, no_daemon};
+use slackwater_control::exit::Failure;
+use slackwater_control::name;
+use slackwater_control::outln;
+use slackwater_control::protocol::{MountRequest, Reply, Request, VolumeRef};
+use slackwater_control::spec::fields;
 use slackwater_host::Printable as _;
 
 use crate::arguments::MountArguments;
 use crate::commands::mount::options;
-use crate::commands::target::{ask_each, has_successor, no_daemon};
-use crate::control::client::{ANSWER_WITHIN, Conversation};
-use crate::control::protocol::{MountRequest, Reply, Request, VolumeRef};
-use crate::exit::Failure;
-use crate::output::terminal::outln;
-use crate::source;
-use crate::spec::fields;
 
 /// The source may have to be examined, and data of an earlier mount written back.
 const MOUNTS_WITHIN: Duration = Duration::from_secs(600);
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
     };
     let request = Request::Mount(MountRequest {
         name: arguments.name.clone(),
-        source: absolute(&arguments.source, source::absolute)?,
+        source: absolute(&arguments.source, name::absolute)?,
         mountpoint: absolute(&arguments.mountpoint, |path| std::path::absolute(path))?,
         options: arguments.spec.volume.clone(),
         credentials: arguments

@@ -40,28 +40,29 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use humantime::format_duration;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::mountpoint;
+use slackwater_control::os::sys::Signals;
+use slackwater_control::output::shell;
+use slackwater_control::protocol::ObjectRole;
+use slackwater_control::spec::values::Address;
+use slackwater_control::spec::{MountSpec, Transport, VolumeSpec};
+use slackwater_control::{errln, outln};
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 
 use crate::arguments::MountArguments;
 use crate::commands::doctor;
-use crate::control::protocol::ObjectRole;
-use crate::control::server::{self, Unanswered};
-use crate::exit::{Failure, Reason};
+use crate::control::{self, Unanswered};
 use crate::keeper::client::InheritedVolume;
 use crate::keeper::process;
 use crate::keeper::protocol::Part;
-use crate::os::sys::Signals;
 use crate::os::{early_exit, kernel};
-use crate::output::shell;
-use crate::output::terminal::{errln, outln};
 use crate::registry::{Entry, Found, Registry};
 use crate::server::kept::KeptServer;
 use crate::server::main_loop::{End, MainLoop};
+use crate::server::start::Start;
 use crate::source::ownership::{self, Ownership};
-use crate::spec::start::Start;
-use crate::spec::values::Address;
-use crate::spec::{MountSpec, Transport, VolumeSpec};
 use crate::volume::keeping::{self, Keeping};
 use crate::volume::process::{prepare_process, tunables};
 use crate::volume::session::{Session, Tally};
@@ -113,7 +114,7 @@ pub(crate) fn serve(arguments: MountArguments) -> Result<ExitCode, Failure> {
     if arguments.kept || !arguments.keep {
         return mount(&arguments).map(|()| ExitCode::SUCCESS);
     }
-    let mountpoint = endpoints::name_of(&arguments.mountpoint).unwrap_or_else(|_| arguments.mountpoint.clone());
+    let mountpoint = mountpoint::name_of(&arguments.mountpoint).unwrap_or_else(|_| arguments.mountpoint.clone());
     let is_detached = arguments.detached;
     let server = Start::Mount(Box::new(MountArguments { kept: true, ..arguments }));
     process::run(process::Kept { server, mountpoint: Some(mountpoint), is_detached })
@@ -172,7 +173,7 @@ fn mount(arguments: &MountArguments) -> Result<(), Failure> {
         |error: io::Error| Failure::failed(format!("cannot listen for slackwater umount and status: {error}"));
     let bind = || UnixListener::bind(ownership.registered.socket()).map_err(not_listening);
     let listener = kept.part(Part::Control, bind)?;
-    let unanswered = server::start(listener, server::PRIVATE, Arc::clone(&session) as _).map_err(not_listening)?;
+    let unanswered = control::start(listener, control::PRIVATE, Arc::clone(&session) as _).map_err(not_listening)?;
     let metrics = metrics.map(|listener| serve_metrics(listener, &session)).transpose()?;
     let running = match inherited {
         Some(inherited) => {
@@ -251,7 +252,7 @@ fn begin(arguments: &MountArguments, kept: &KeptServer) -> Result<Option<Begun>,
         ),
         false => None,
     };
-    let known = spec.clone().of_process(&entry);
+    let known = spec.clone().of_process(entry.cache_bytes, &entry.arena);
     let session = Session::new(Arc::new(entry), volume, known, Tally::default());
     Ok(Some(Begun { session, ownership, spec, departure, keeping, inherited: None }))
 }
@@ -269,7 +270,8 @@ fn begin_takeover(arguments: &MountArguments, kept: &mut KeptServer) -> Result<B
     let ownership = keeping::ownership(&inherited, &registry, &entry)?;
     let volume = inherited.volume.changed(arguments.spec.volume.clone())?;
     let spec = MountSpec { volume, ..arguments.spec.clone() };
-    let (volume, known) = (keeper.inherited(&inherited.volume), spec.clone().of_process(&entry));
+    let (volume, known) =
+        (keeper.inherited(&inherited.volume), spec.clone().of_process(entry.cache_bytes, &entry.arena));
     let session = Session::new(Arc::new(entry), Some(volume), known, Tally::default());
     Ok(Begun { session, ownership, spec, departure: None, keeping: None, inherited: Some(inherited) })
 }

@@ -9,15 +9,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use slackwater_control::exit::Failure;
+use slackwater_control::mountpoint::name_of;
 use slackwater_host::Printable as _;
 
 use crate::arguments::{Arguments, Command, MountArguments};
 use crate::commands::mount::remount::remount;
 use crate::commands::mount::{background, options};
 use crate::commands::mount_helpers::{self, STATUS_FAILED, Word};
-use crate::exit::Failure;
 use crate::os::{namespace, utab};
-use crate::volume::endpoints::name_of;
 
 const NAME: &str = "mount.slackwater";
 
@@ -133,9 +133,9 @@ mod tests {
     use proptest::sample::select;
 
     use super::*;
-    use crate::damage::{cases, damaged};
-    use crate::exit::Reason;
-    use crate::spec::values::Size;
+    use slackwater_control::exit::Reason;
+    use slackwater_control::spec::values::Size;
+    use slackwater_testkit::damage::{cases, damaged};
 
     fn parse(line: &str) -> Result<Call, Failure> {
         parse_call(line.split(' ').map(OsString::from))

@@ -1,10 +1,10 @@
 //! Options as in `/etc/fstab`: separated by commas, some with a value.
 
+use slackwater_control::exit::Failure;
+use slackwater_control::spec::fields::{self, Refused};
 use slackwater_host::Printable as _;
 
 use crate::arguments::MountArguments;
-use crate::exit::Failure;
-use crate::spec::fields::{self, Refused};
 
 /// Options of `mount(8)`, `systemd` and the kernel's own file systems that change nothing here: the first ones are
 /// meant for others, and the rest state what is so anyway. Access times are never kept: every mount is `noatime`.
@@ -104,10 +104,10 @@ mod tests {
     use slackwater_mount::tenants::{TenantBy, TenantConfig};
 
     use crate::arguments::{Arguments, Command, MountArguments};
-    use crate::damage::{cases, damaged};
-    use crate::exit::Reason;
-    use crate::spec::MountSpec;
-    use crate::spec::values::{Follow, Rate, Size};
+    use slackwater_control::exit::Reason;
+    use slackwater_control::spec::MountSpec;
+    use slackwater_control::spec::values::{Follow, Rate, Size};
+    use slackwater_testkit::damage::{cases, damaged};
 
     fn arguments() -> MountArguments {
         let Command::Mount(arguments) = Arguments::parse_from(["slackwater", "mount", "/a", "/b"]).command else {

@@ -10,20 +10,20 @@ use std::path::Path;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
+use slackwater_control::exit::Failure;
+use slackwater_control::mountpoint::name_of;
+use slackwater_control::output::shell;
+use slackwater_control::protocol::Request;
+use slackwater_control::spec::settings::READ_ONLY;
+use slackwater_control::spec::values::ON;
+use slackwater_control::spec::{VolumeSpec, wire};
 use slackwater_host::Printable as _;
 
 use crate::arguments::{DaemonSocket, MountArguments};
 use crate::commands::long_requests::converse;
 use crate::commands::mount_helpers::slackwater_at;
 use crate::commands::target::Target;
-use crate::control::protocol::Request;
-use crate::exit::Failure;
-use crate::output::shell;
-use crate::spec::values::ON;
-use crate::spec::{VolumeSpec, wire};
 use crate::volume::arena_file;
-use crate::volume::endpoints::name_of;
-use crate::volume::settings::READ_ONLY;
 
 /// The options that the kernel applies to the mount point or to the volume.
 const OF_THE_KERNEL: [&str; 4] = [READ_ONLY, "nosuid", "nodev", "noexec"];

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
 
+use slackwater_control::errln;
+use slackwater_control::exit::{Failure, Reason};
 use slackwater_host::Printable as _;
 use slackwater_host::size;
 
-use crate::exit::{Failure, Reason};
 use crate::keeper::client::KeeperClient;
-use crate::output::progress::Meter;
-use crate::output::terminal::errln;
+use crate::progress::Meter;
 use crate::server::main_loop::{End, Event, Serving};
 use crate::volume::mounting;
 use crate::volume::session::{Session, TICK};

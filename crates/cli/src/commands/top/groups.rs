@@ -6,10 +6,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 
+use slackwater_control::protocol::{Phase, TenantState};
 use slackwater_host::Printable as _;
 
-use crate::control::protocol::{Phase, TenantState};
-use crate::output::progress::description;
+use crate::progress::description;
 
 use super::cells::bytes;
 use super::rates::{Figures, Found, Process, Snapshot, Tenant, Volume, is_going, sum, total};
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
     use crate::commands::top::rates::Watch;
     use crate::commands::top::tests::{look, status, tenant};
-    use crate::control::protocol::{ObjectRole, ObjectStatus};
+    use slackwater_control::protocol::{ObjectRole, ObjectStatus};
 
     fn names(groups: &[Group]) -> Vec<&str> {
         groups.iter().map(|group| group.head.name.as_str()).collect()

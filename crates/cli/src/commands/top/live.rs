@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event;
+use slackwater_control::client::ANSWER_WITHIN;
+use slackwater_control::exit::Failure;
+use slackwater_control::os::sys::Signals;
 
 use crate::arguments::DaemonSocket;
 use crate::commands::survey::Survey;
-use crate::control::client::ANSWER_WITHIN;
-use crate::exit::Failure;
-use crate::os::sys::Signals;
 
 use super::draw::{Palette, draw};
 use super::rates::Watch;

@@ -27,8 +27,9 @@ pub(crate) mod tests;
 
 use std::io::{IsTerminal, stdout};
 
+use slackwater_control::exit::Failure;
+
 use crate::arguments::TopArguments;
-use crate::exit::Failure;
 
 use self::draw::Palette;
 pub(crate) use self::rates::{Snapshot, Watch};

@@ -5,11 +5,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use slackwater_control::client::ANSWER_WITHIN;
+use slackwater_control::exit::Failure;
 
 use crate::arguments::DaemonSocket;
 use crate::commands::survey::Survey;
-use crate::control::client::ANSWER_WITHIN;
-use crate::exit::Failure;
 
 use super::columns::Columns;
 use super::rates::{Snapshot, Watch};

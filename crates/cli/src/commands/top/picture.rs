@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::style::{Color, Modifier};
+use slackwater_control::protocol::{Phase, Status};
 use slackwater_host::Printable as _;
 
 use super::draw::{Palette, draw};
 use super::rates::Watch;
 use super::screen::Screen;
 use super::tests::{look, status, tenant};
-use crate::control::protocol::{Phase, Status};
 
 const PICTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/top.svg");
 const MIB: u64 = 1 << 20;

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use slackwater_control::protocol::{self, Container, ObjectRole, Phase, Status, TenantState};
 
 use crate::commands::survey::{Answer, Survey};
-use crate::control::protocol::{self, Container, ObjectRole, Phase, Status, TenantState};
-use crate::output::progress::{Rate, time_left};
+use crate::progress::{Rate, time_left};
 use crate::registry::Entry;
 
 /// Pages that reads found in the cache between two samples.

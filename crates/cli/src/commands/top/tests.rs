@@ -6,12 +6,12 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use ratatui::style::Color;
+use slackwater_control::protocol::{Container, Phase, Status, Tenant, TenantState, Writers};
 
 use super::draw::{Palette, draw};
 use super::rates::{Process, Snapshot, Watch};
 use super::screen::Screen;
 use crate::commands::survey::{Answer, Survey};
-use crate::control::protocol::{Container, Phase, Status, Tenant, TenantState, Writers};
 
 const MIB: u64 = 1 << 20;
 

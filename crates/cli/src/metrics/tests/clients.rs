@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Uid, getrlimit, setrlimit};
 use rustix::thread::set_thread_res_uid;
+use slackwater_control::exit::Reason;
+use slackwater_control::protocol::Status;
 
 use super::page::Page;
 use super::snapshot;
-use crate::control::protocol::Status;
-use crate::exit::Reason;
 use crate::http::{self, Server};
 use crate::metrics::serve;
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use slackwater::backend::MemBackend;
 use slackwater::{Engine, ManualClock, Timestamp, Tunables};
 use slackwater_arena::{Arena, ArenaConfig};
+use slackwater_control::protocol::{Container, MemoryPressure, ObjectStatus, Shrinker, Status, Tenant};
 
-use crate::control::protocol::{Container, MemoryPressure, ObjectStatus, Shrinker, Status, Tenant};
 use crate::metrics::render::Renderer;
 use crate::metrics::{Snapshot, Unmounts};
 

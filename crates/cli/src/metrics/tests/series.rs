@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use slackwater::PAGE_BYTES;
-
-use super::{container, of_tenants, render, snapshot};
-use crate::control::protocol::{
+use slackwater_control::protocol::{
     Container, Dontcache, KeptStatus, ObjectRole, ObjectStatus, Phase, Reads, Status, Switches, Tenant, Writers,
 };
+
+use super::{container, of_tenants, render, snapshot};
 use crate::metrics::Snapshot;
 use crate::metrics::bounds::{OTHER, TENANTS_MAX, VOLUMES_MAX};
 use crate::metrics::render::Renderer;

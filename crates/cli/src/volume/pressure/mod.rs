@@ -17,8 +17,8 @@ use std::time::Instant;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use slackwater::Engine;
+use slackwater_control::protocol;
 
-use crate::control::protocol;
 use crate::volume::process::exceed_limits;
 
 use self::shrink_priority::ShrinkPriority;

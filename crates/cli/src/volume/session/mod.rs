@@ -17,22 +17,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use slackwater::{Engine, SuperBlock};
-use slackwater_mount::MountedVolume;
-
-use crate::control::protocol::{
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::os::mount_table::MountTable;
+use slackwater_control::parallel::while_running;
+use slackwater_control::protocol::{
     Dontcache, Listed, ObjectRole, ObjectStatus, Phase, Reads, Reply, Request, Status, Switches, VolumeRef, Writers,
 };
-use crate::control::server::Respond;
-use crate::exit::{Failure, Reason};
+use slackwater_control::spec::wire::Stated;
+use slackwater_control::spec::{MountSpec, VolumeSpec};
+use slackwater_mount::MountedVolume;
+
+use crate::control::Respond;
 use crate::keeper::client::KeptVolume;
 use crate::metrics::{Snapshot, Unmounts};
-use crate::os::mount_table::MountTable;
-use crate::parallel::while_running;
 use crate::pods::Pods;
 use crate::registry::Entry;
 use crate::source::opened::Opened;
-use crate::spec::wire::Stated;
-use crate::spec::{MountSpec, VolumeSpec};
 use crate::volume::rescued::{self, Removed};
 use crate::volume::{arena_file, mounting, pressure, shrinkers, tenants, unwritten_files};
 

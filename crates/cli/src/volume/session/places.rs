@@ -8,17 +8,17 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::os::mount_table::MountTable;
+use slackwater_control::output::shell;
+use slackwater_control::protocol::VolumeRef;
+use slackwater_control::spec::Transport;
+use slackwater_control::spec::wire::Stated;
 use slackwater_fuse::mount::MountError;
 use slackwater_host::Printable as _;
 use slackwater_mount::{MountPoint, MountVolumeError, MountedVolume};
 
-use crate::control::protocol::VolumeRef;
-use crate::exit::{Failure, Reason};
 use crate::keeper::protocol::HeldVolume;
-use crate::os::mount_table::MountTable;
-use crate::output::shell;
-use crate::spec::Transport;
-use crate::spec::wire::Stated;
 use crate::volume::mounting;
 use crate::volume::session::{Session, UmountRequest};
 

@@ -7,15 +7,15 @@
 
 use std::collections::BTreeMap;
 
+use slackwater_control::exit::Failure;
+use slackwater_control::output::shell;
+use slackwater_control::protocol::VolumeRef;
+use slackwater_control::spec::settings::READ_ONLY;
+use slackwater_control::spec::values::switch;
+use slackwater_control::spec::wire::Stated;
 use slackwater_host::Printable as _;
 
-use crate::control::protocol::VolumeRef;
-use crate::exit::Failure;
-use crate::output::shell;
-use crate::spec::values::switch;
-use crate::spec::wire::Stated;
 use crate::volume::session::Session;
-use crate::volume::settings::READ_ONLY;
 
 /// The option of a mount that outlives its process.
 const KEEP: &str = "keep";

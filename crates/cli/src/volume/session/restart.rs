@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use slackwater_control::exit::Failure;
+use slackwater_control::protocol::NextProgram;
 use slackwater_host::Printable as _;
 
-use crate::control::protocol::NextProgram;
-use crate::exit::Failure;
 use crate::keeper::Program;
-use crate::keeper::formats::Formats;
+use crate::keeper::formats;
 use crate::volume::session::Session;
 
 impl Session {
@@ -48,7 +48,7 @@ impl Session {
 /// The file that the peer means, in whatever mount namespace it is.
 pub(crate) fn next_program(peer: u32, next: NextProgram) -> Result<Program, Failure> {
     let NextProgram { path, formats } = next;
-    formats.check(&path, &Formats::OWN)?;
+    formats.check(&path, &formats::OWN)?;
     let root = Path::new("/proc").join(peer.to_string()).join("root");
     let at = root.join(path.strip_prefix("/").unwrap_or(&path));
     let name = path.printable().to_string();

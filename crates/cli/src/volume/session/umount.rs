@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
+use slackwater_control::exit::{Failure, Reason};
 use slackwater_host::Printable as _;
 use slackwater_mount::{MountedError, MountedVolume};
 
-use crate::control::server::LAST_ANSWERS_WITHIN;
-use crate::exit::{Failure, Reason};
+use crate::control::LAST_ANSWERS_WITHIN;
 use crate::volume::session::{Session, Stage, TICK};
 use crate::volume::{mounting, rescued};
 

@@ -24,6 +24,14 @@ use std::thread;
 use std::time::Duration;
 
 use slackwater::{Engine, SuperBlock};
+use slackwater_control::errln;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::name::VolumeName;
+use slackwater_control::os::mount_table::MountTable;
+use slackwater_control::output::shell;
+use slackwater_control::parallel::for_each_parallel;
+use slackwater_control::protocol::{EventKind, List, Listed, VolumeRef};
+use slackwater_control::spec::settings;
 use slackwater_fuse::Pool;
 use slackwater_host::Printable as _;
 use slackwater_host::size;
@@ -33,21 +41,14 @@ use slackwater_mount::{MountedError, MountedVolume, Tenancy, UmountRequest};
 use crate::commands::daemon::events::Events;
 use crate::commands::daemon::kept;
 use crate::commands::daemon::leftovers::Leftovers;
-use crate::control::protocol::{EventKind, List, Listed, VolumeRef};
-use crate::exit::{Failure, Reason};
 use crate::keeper::client::KeeperClient;
 use crate::metrics::Snapshot;
-use crate::os::mount_table::MountTable;
-use crate::output::shell;
-use crate::output::terminal::errln;
-use crate::parallel::for_each_parallel;
 use crate::pods;
 use crate::registry::{Entry, Registry};
 use crate::source::opened::Opened;
 use crate::source::ownership::{self, Ownership};
-use crate::volume::name::VolumeName;
+use crate::volume::mounting;
 use crate::volume::session::{Ended, Session, Tally};
-use crate::volume::{mounting, settings};
 
 /// The parts that all volumes share.
 pub(super) struct Shared {

@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use slackwater::UmountOptions;
+use slackwater_control::exit::{Failure, Reason};
+use slackwater_control::mountpoint::name_of;
+use slackwater_control::name::VolumeName;
+use slackwater_control::protocol::{EventKind, MountRequest};
+use slackwater_control::spec::wire::Stated;
+use slackwater_control::spec::{MountSpec, Transport, VolumeSpec};
 use slackwater_mount::{Kept, MountPoint, MountedVolume};
 
 use super::{Held, Reservation, Shared, Volume, Volumes, ending};
-use crate::control::protocol::{EventKind, MountRequest};
-use crate::exit::{Failure, Reason};
 use crate::registry::Entry;
 use crate::source::opened::{Opened, Opening};
 use crate::source::ownership;
-use crate::spec::wire::Stated;
-use crate::spec::{MountSpec, Transport, VolumeSpec};
-use crate::volume::endpoints::name_of;
 use crate::volume::keeping::{self, Keeping};
-use crate::volume::name::VolumeName;
 use crate::volume::session::Session;
 use crate::volume::{endpoints, mounting, rescued};
 

@@ -9,11 +9,11 @@ use std::path::Path;
 
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::http::uri::Authority;
+use slackwater_control::exit::Failure;
+use slackwater_control::output::shell;
 use slackwater_host::Printable as _;
 
-use crate::exit::Failure;
 use crate::http::Request;
-use crate::output::shell;
 
 /// A shorter token could be guessed.
 const TOKEN_BYTES_MIN: usize = 16;

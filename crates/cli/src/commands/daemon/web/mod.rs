@@ -26,12 +26,12 @@ use hyper::header::{
     CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
     X_FRAME_OPTIONS,
 };
+use slackwater_control::exit::Failure;
+use slackwater_control::spec::ServerSpec;
+use slackwater_control::spec::values::Address;
 
 use crate::commands::daemon::volumes::Volumes;
-use crate::exit::Failure;
 use crate::http::{self, PLAIN, Request, Response, Server, is_read, only_get, response};
-use crate::spec::ServerSpec;
-use crate::spec::values::Address;
 
 use self::access::{Access, Token};
 use self::figures::Figures;
