@@ -4,11 +4,11 @@
 //! arguments/        the command line; help_texts has the notes of its help
 //! commands/         one file or folder per command, among them the mount process and the daemon
 //! server/           a process that serves volumes, until its end or its takeover
-//! control           answers to requests
+//! control           the other side of `slackwater_control`: answers to requests
 //! volume/           a volume as a mount process and a daemon serve it
 //! keeper/           a mount that outlives its process
 //! source/           a directory or an object volume, and its one owner
-//! containers/       plugins of container platforms (cargo feature `containers`)
+//! containers/       the command lines of the plugins of container platforms (cargo feature `containers`)
 //! object/           volumes in object stores (cargo feature `object`), and the commands on them
 //! registry          the mounts of this user, and how commands find them
 //! pods/             pods and containers behind tenants, and their names

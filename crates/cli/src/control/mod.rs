@@ -1,4 +1,4 @@
-//! The server side: answers to the command.
+//! The server side of the protocol of `slackwater_control`: answers to the command and the plugins.
 //!
 //! # Invariants
 //! V1. A peer is root or the user of this process. Any other user may at most query, and only if [`Limits`] allow it;

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use slackwater_control::exit::Failure;
 use slackwater_control::mountpoint::{is_dead, name_of};
-use slackwater_control::name;
-use slackwater_control::name::VolumeName;
+use slackwater_control::name::{self, VolumeName};
 use slackwater_control::os::detach::detach;
 use slackwater_control::os::mount_table;
 use slackwater_control::parallel::for_each_within;

@@ -117,7 +117,7 @@ pub fn overridden<T: Serialize + DeserializeOwned + Default>(spec: T, other: &T)
 }
 
 /// An option of a table, by its name.
-pub struct Field<'a, T>(pub &'a mut T, pub &'a str);
+pub(super) struct Field<'a, T>(pub(super) &'a mut T, pub(super) &'a str);
 
 impl<'de, T: Serialize + DeserializeOwned> DeserializeSeed<'de> for Field<'_, T> {
     type Value = ();
@@ -145,6 +145,6 @@ pub fn ids<T: Args>() -> Vec<Id> {
 }
 
 /// Whether a group has an option with this name on the command line.
-pub fn is_on_command_line<T: Args>(name: &str) -> bool {
+pub(super) fn is_on_command_line<T: Args>(name: &str) -> bool {
     T::augment_args(Command::new("")).get_arguments().any(|argument| argument.get_long() == Some(name))
 }

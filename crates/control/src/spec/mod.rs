@@ -52,7 +52,7 @@ pub const NOT_CONFIGURED: &str = "take-over";
 /// other users; and the last one asks for a mount of its own.
 pub const NOT_COMPARED: [&str; 2] = ["allow-other", NOT_CONFIGURED];
 /// Longest label of a volume.
-pub const LABEL_CHARS: usize = 64;
+const LABEL_CHARS: usize = 64;
 /// The value of an option that a mount does not have.
 pub const NONE: &str = "none";
 
