@@ -77,7 +77,7 @@ impl Conversation {
 /// Whether a process listens at `socket`, even if it is busy.
 ///
 /// # Blocking
-/// At most [`LISTENS_WITHIN`], while the queue of the process is full.
+/// At most 100 ms, while the queue of the process is full.
 pub fn is_anyone_at(socket: &Path) -> bool {
     match connected(socket, LISTENS_WITHIN) {
         Ok(_) => true,

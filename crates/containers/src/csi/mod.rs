@@ -13,8 +13,8 @@
 //! ```
 //!
 //! # Invariants
-//! I1. Each call can be repeated, and may be cut off at any moment by the death of this process ([`super::node`] and
-//!     [`super::volumes`] see to that). This process keeps nothing in memory that a later call needs.
+//! I1. Each call can be repeated, and may be cut off at any moment by the death of this process (`node` and
+//!     `volumes` see to that). This process keeps nothing in memory that a later call needs.
 //! I2. Work for a volume does not overlap with other work for it. A call whose client has gone away is carried out to its
 //!     end if it has begun, and is not begun otherwise.
 //! I3. The contents of requests are not logged: they have secrets.

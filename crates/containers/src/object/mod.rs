@@ -1,4 +1,4 @@
-//! Volumes in object stores. Without the cargo feature `object`, [`absent`] says so to the user.
+//! Volumes in object stores. Without the cargo feature `object`, `absent` says so to the user.
 //!
 //! ```text
 //! credentials    those of one volume

@@ -6,7 +6,7 @@
 //! M1. It is read again when the kernel reports a change. The report is checked before the table is read, so a change
 //!     in between is seen by the next caller.
 //! M2. The kernel does not report the rename of a directory above a mount point. So no caller gets a table that is
-//!     older than [`AGE_MAX`].
+//!     older than `AGE_MAX`.
 //!
 //! # Kernel counterpart
 //! `mounts_poll`.

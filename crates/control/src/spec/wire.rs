@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //! Y1. An option that a message does not state has its default.
-//! Y2. The first version of the messages had the options [`FIRST`], two of them in a form of their own, and refuses any
+//! Y2. The first version of the messages had the options `FIRST`, two of them in a form of their own, and refuses any
 //!     other one. A daemon of that version therefore refuses a request with a later option. A keeper would end the
 //!     process that sends one, and gets later options as settings ([`split`]).
 //! Y3. Processes of the first version compare the options of a further mount by their texts ([`texts`]).
