@@ -57,12 +57,15 @@ pub struct Tenant {
     pub id: u64,
     /// The path of a cgroup, `uid:1000` or `volume`, and `root` for number 0.
     pub name: String,
+    /// The number of the tenant above it, whose limit covers it too; `None` if there is none with a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<u64>,
     #[serde(flatten)]
     pub container: Container,
     pub state: TenantState,
     pub limit_bytes: Option<u64>,
-    /// Bytes charged against the limit: pages that the tenant dirtied, until they are durable in the source. 0 for
-    /// number 0.
+    /// Bytes charged against the limit: pages that the tenant and those below it dirtied, until they are durable in the
+    /// source. 0 for number 0.
     pub charged_bytes: u64,
     /// Dirty data in the files that the tenant owns, and below that the other states of such data.
     pub dirty_bytes: u64,
@@ -330,6 +333,7 @@ impl Tenant {
         Self {
             id,
             name: name.to_owned(),
+            parent: None,
             container: Container::default(),
             state: TenantState::Online,
             limit_bytes: None,

@@ -2,17 +2,20 @@
 //! pages.
 //!
 //! # Invariants
-//! Y1. A tenant has one `Memcg` from when it is first found until its cgroup is removed. Then the `Memcg` is taken
-//!     offline, and a tenant found later under the same number gets another.
+//! Y1. A tenant has one `Memcg` from when it is first found until its cgroup is removed, or until another tenant is the
+//!     nearest above it. Then the `Memcg` is taken offline, and a tenant found later under the same number gets another.
+//!     Data of before stays charged where it was until it is clean: to the old one and to those above that.
 //!
 //! Y2. The data that an earlier process left is charged to the tenants of its files, which are found by their
 //!     [keys](Tenants::key). A tenant that does not exist any more leaves its data to the root, as in Y1.
+//! Y3. The `Memcg` of a tenant is a child of that of its [parent](Tenant::parent), as it was found last.
 //!
 //! # Lock order
 //! The table comes before the engine's leaves: a tenant is created, and its limit set, under it. Lookups are made
 //! before it is locked. So a lookup may end after its tenant was removed or configured; then it is repeated (Y1).
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -32,6 +35,7 @@ const EXIT_POLL_INTERVAL: Duration = Duration::from_secs(5);
 struct Charged {
     memcg: Arc<Memcg>,
     limit_bytes: Option<u64>,
+    parent: Option<Arc<Tenant>>,
 }
 
 impl Charged {
@@ -93,6 +97,7 @@ impl Tenancy {
             let tenant = find()?;
             if let Some(charged) = self.charged.read().get(&tenant.id)
                 && charged.limit_bytes == tenant.limit_bytes
+                && charged.parent == tenant.parent
             {
                 return Some(Arc::clone(&charged.memcg));
             }
@@ -147,17 +152,43 @@ impl Tenancy {
     /// The `Memcg` of a tenant that was looked up after `changes`. `None` if a tenant was removed or configured
     /// meanwhile. If it was this one, its `Memcg` would never go offline, or would have an old limit.
     fn insert(&self, tenant: &Tenant, changes: u64) -> Option<Arc<Memcg>> {
-        let mut table = self.charged.write();
-        if self.changes.load(Ordering::Relaxed) != changes {
-            return None;
+        let mut replaced = Vec::new();
+        let memcg = {
+            let mut table = self.charged.write();
+            if self.changes.load(Ordering::Relaxed) != changes {
+                return None;
+            }
+            self.insert_into(&mut table, tenant, &mut replaced)
+        };
+        for memcg in &replaced {
+            self.engine.memcg_offline(memcg);
+        }
+        Some(memcg)
+    }
+
+    /// The `Memcg` of a tenant, below those of its parents (Y3). Adds to `replaced` what has to be taken offline.
+    fn insert_into(
+        &self,
+        table: &mut HashMap<TenantId, Charged>,
+        tenant: &Tenant,
+        replaced: &mut Vec<Arc<Memcg>>,
+    ) -> Arc<Memcg> {
+        let above = tenant.parent.as_ref().map(|parent| self.insert_into(table, parent, replaced));
+        let is_below =
+            |memcg: &Memcg| memcg.parent().map(|parent| parent.id()) == above.as_ref().map(|above| above.id());
+        if let Entry::Occupied(known) = table.entry(tenant.id)
+            && !is_below(&known.get().memcg)
+        {
+            replaced.push(known.remove().memcg);
         }
         let charged = table.entry(tenant.id).or_insert_with(|| {
-            let memcg = self.engine.memcg_create(&tenant.path, None, tenant.limit_bytes);
+            let memcg = self.engine.memcg_create(&tenant.path, above.as_ref(), tenant.limit_bytes);
             memcg.set_key(self.tenants.key(tenant.id));
-            Charged { memcg, limit_bytes: tenant.limit_bytes }
+            Charged { memcg, limit_bytes: tenant.limit_bytes, parent: None }
         });
         charged.set_limit(tenant.limit_bytes);
-        Some(Arc::clone(&charged.memcg))
+        charged.parent.clone_from(&tenant.parent);
+        Arc::clone(&charged.memcg)
     }
 
     fn forget(&self, id: TenantId) {

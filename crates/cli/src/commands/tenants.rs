@@ -16,7 +16,7 @@ pub(crate) fn run(arguments: &QueryArguments) -> Result<(), Failure> {
     if arguments.json {
         return print_json(&serde_json::json!({ "version": 1, "tenants": tenants, "more_tenants": more_tenants }));
     }
-    tenants.iter().map(line).for_each(|line| outln!("{line}"));
+    tenants.iter().map(|tenant| line(tenant, &tenants)).for_each(|line| outln!("{line}"));
     if more_tenants > 0 {
         outln!("and {more_tenants} more");
     }

@@ -153,7 +153,7 @@ pub(super) static TENANT_ON_VOLUME: [Metric<Tenant>; 5] = [
 /// Metrics of each tenant on all volumes together; label `tenant`.
 #[rustfmt::skip]
 pub(super) static TENANT: [Metric<Tenant>; 7] = [
-    metric("slackwater_tenant_charged", Bytes, Gauge, "Charged against its limit: pages that it dirtied, until they are durable", |it| number(it.charged_bytes)),
+    metric("slackwater_tenant_charged", Bytes, Gauge, "Charged against its limit: pages that it and those below it dirtied, until they are durable", |it| number(it.charged_bytes)),
     metric("slackwater_tenant_limit", Bytes, Gauge, "Its limit, if it has one", |it| it.limit_bytes.and_then(number)),
     metric("slackwater_tenant_cached", Bytes, Gauge, "Clean pages cached for it", |it| number(it.cached_bytes)),
     metric("slackwater_tenant_cache_hits", Plain, Counter, "Pages that its reads found in the cache", |it| number(it.hits)),

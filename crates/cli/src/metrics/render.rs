@@ -34,6 +34,8 @@ struct Page {
     families: Vec<Family>,
     /// The labels of each container or pod that is a tenant.
     containers: Vec<Labels>,
+    /// The labels of each tenant that is below another one.
+    parents: Vec<Labels>,
     unmounts: Unmounts,
 }
 
@@ -61,10 +63,15 @@ impl Renderer {
         }
         add(&mut families, &TENANT_ON_VOLUME, &self.rows_on_volumes(snapshot, &named));
         let tenants = self.tenant_rows(snapshot);
-        let containers = containers(snapshot, &tenants);
+        let (containers, parents) = (containers(snapshot, &tenants), parents(snapshot, &tenants));
         add(&mut families, &TENANT, &labelled("tenant", tenants));
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Page { families, containers, unmounts: snapshot.unmounts.clone() }));
+        registry.register_collector(Box::new(Page {
+            families,
+            containers,
+            parents,
+            unmounts: snapshot.unmounts.clone(),
+        }));
         let mut text = String::new();
         let encoded = text::encode(&mut text, &registry);
         debug_assert!(encoded.is_ok(), "a string takes everything");
@@ -125,6 +132,17 @@ fn containers(snapshot: &Snapshot, rows: &[Row]) -> Vec<Labels> {
     rows.iter().filter_map(labels).collect()
 }
 
+/// The labels of the tenants below others, among those that have their own series.
+fn parents(snapshot: &Snapshot, rows: &[Row]) -> Vec<Labels> {
+    let labels = |(name, _): &Row| {
+        // The newest one of that name: what others still have is charged as it was before.
+        let tenant = snapshot.tenants.iter().filter(|tenant| tenant.name == *name).max_by_key(|tenant| tenant.id)?;
+        let parent = snapshot.tenants.iter().find(|above| Some(above.id) == tenant.parent)?;
+        Some(vec![("tenant", name.clone()), ("parent", parent.name.clone())])
+    };
+    rows.iter().filter_map(labels).collect()
+}
+
 fn item(tenant: &Tenant) -> Item<'_, u64, Tenant> {
     Item { key: tenant.id, label: &tenant.name, held_bytes: tenant.held_bytes(), of: tenant }
 }
@@ -161,6 +179,9 @@ impl Collector for Page {
         let help = "Each tenant that is a container or a pod, with its names as labels; always 1";
         let mut infos = encoder.encode_descriptor("slackwater_tenant", help, None, MetricType::Info)?;
         self.containers.iter().try_for_each(|labels| infos.encode_info(labels))?;
+        let help = "Each tenant below another one with a limit, with the name of that; always 1";
+        let mut infos = encoder.encode_descriptor("slackwater_tenant_parent", help, None, MetricType::Info)?;
+        self.parents.iter().try_for_each(|labels| infos.encode_info(labels))?;
         for Family { name, help, unit, kind, series } in &self.families {
             let metric_type = if *kind == Kind::Counter { MetricType::Counter } else { MetricType::Gauge };
             let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), metric_type)?;

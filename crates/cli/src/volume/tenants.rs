@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use humantime::format_duration;
-use slackwater::{Engine, MemcgState, SuperBlock, TenantStatus};
+use slackwater::{Engine, MemcgId, MemcgState, SuperBlock, TenantStatus};
 use slackwater_control::protocol::{Container, REPLY_BYTES_MAX, Status, Tenant, TenantState};
 use slackwater_host::Printable as _;
 use slackwater_host::size;
@@ -77,12 +77,13 @@ fn tenant_of(status: TenantStatus) -> Tenant {
         paused_ms: ms(status.paused),
         wants_room: status.is_at_limit,
         name: status.name,
+        parent: status.parent.map(MemcgId::as_u64),
         container: Container::default(),
     }
 }
 
-/// A line about a tenant for people.
-pub(crate) fn line(tenant: &Tenant) -> String {
+/// A line for people about a tenant, which is one of `all`.
+pub(crate) fn line(tenant: &Tenant, all: &[Tenant]) -> String {
     let bytes = size::text;
     let limit = tenant.limit_bytes.map(|limit| format!(" of {}", bytes(limit))).unwrap_or_default();
     let mut line = format!(
@@ -107,6 +108,9 @@ pub(crate) fn line(tenant: &Tenant) -> String {
         TenantState::Online => {}
         TenantState::Dying | TenantState::Offline => line += "; removed",
     }
+    if let Some(parent) = tenant.parent.and_then(|id| all.iter().find(|tenant| tenant.id == id)) {
+        line += &format!("; within {}", parent.label());
+    }
     if tenant.container != Container::default() {
         line += &format!("; cgroup {}", tenant.name.printable());
     }
@@ -120,7 +124,7 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
         return Vec::new();
     }
     let mut lines = vec![format!("tenants: {count}")];
-    lines.extend(status.tenants.iter().take(LINES).map(|tenant| format!("  {}", line(tenant))));
+    lines.extend(status.tenants.iter().take(LINES).map(|tenant| format!("  {}", line(tenant, &status.tenants))));
     let more = &status.tenants[LINES.min(status.tenants.len())..];
     let more_count = more.len() as u64 + status.more_tenants;
     if more_count > 0 {
@@ -178,7 +182,7 @@ mod tests {
         let mut odd = tenant(1, "/a", 4 << 20);
         (odd.wants_room, odd.state, odd.limit_bytes) = (true, TenantState::Offline, None);
         (odd.oldest_ms, odd.paused_ms) = (None, 0);
-        let line = line(&odd);
+        let line = line(&odd, &[]);
         assert!(line.starts_with("/a: 4.0 MiB (dirty 2.0 MiB"), "{line}");
         assert!(line.ends_with("written back 1.0 MiB; AT ITS LIMIT: its writers are blocked; removed"), "{line}");
     }
@@ -187,11 +191,11 @@ mod tests {
     fn hostile_names_stay_on_their_line() {
         let names = ["", "a b", "/x\n/root: 0 B", "/\"'$(id)`", "/\u{1b}[2J\r", "/\u{202e}gnp", "/\u{fffd}\\", "\u{0}"];
         for name in names {
-            let line = line(&tenant(1, name, 0));
+            let line = line(&tenant(1, name, 0), &[]);
             assert!(!line.starts_with(':') && line.bytes().all(|byte| byte >= b' '), "{line:?}");
             assert!(!line.contains(['\u{1b}', '\u{202e}', '\u{7f}']), "{line:?}");
         }
-        assert!(line(&tenant(1, "/a'b", 0)).starts_with("/a'b: "));
+        assert!(line(&tenant(1, "/a'b", 0), &[]).starts_with("/a'b: "));
     }
 
     #[test]

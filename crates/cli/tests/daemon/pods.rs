@@ -81,6 +81,44 @@ fn two_pods_of_one_volume_have_limits_and_names_of_their_own_in_every_layout() {
     }
 }
 
+/// Each of the three has a limit, as on a cluster: all pods, the pod, and the container by its memory.
+#[test]
+fn p08_the_limit_of_a_pod_holds_for_its_container_with_a_memory_limit() {
+    need_fuse();
+    for hierarchy in [unified(), memory()].into_iter().flatten() {
+        let scratch = Scratch::new();
+        let (source, mountpoint) = scratch.pair("a");
+        let daemon = Daemon::start(&scratch, &(PASSIVE.to_owned() + &table("a", &source, &mountpoint)));
+        let top = format!("kubepods{}.slice", unique());
+        let pod = Pod::new(&hierarchy, &format!("{top}/kubepods-burstable-podU_D.slice/cri-containerd-ID.scope"));
+        let all = hierarchy.root.join(&top).to_str().unwrap().to_owned();
+        let set =
+            |tenant: &str, mib: u64| daemon.run(["set", "--tenant", tenant, &format!("limit={mib}MiB")]).expect(0, &[]);
+        let memory = pod.container.directory.join("memory.limit_in_bytes");
+        if memory.exists() {
+            fs::write(memory, (512 * MIB).to_string()).unwrap();
+        } else {
+            set(&pod.container.path, 512);
+        }
+        set(&all, 64);
+        set(&format!("pod:{}", pod.uid), 8);
+        write(&pod.container, &mountpoint.join("x"), WRITTEN_MIB);
+        let [container, in_pod, in_all] = [&pod.container.path, &pod.path, &all].map(|path| tenant(&daemon, path));
+        let charged = |tenant: &Value| tenant["charged_bytes"].as_u64().unwrap();
+        assert!(charged(&in_pod) <= 9 * MIB, "{in_pod}");
+        assert_eq!((charged(&container), charged(&in_all)), (charged(&in_pod), charged(&in_pod)));
+        assert!(container["written_bytes"].as_u64().unwrap() >= (WRITTEN_MIB - 9) * MIB, "{container}");
+        assert_eq!((&container["parent"], &in_pod["parent"]), (&in_pod["id"], &in_all["id"]));
+        assert_eq!(in_all.get("parent"), None);
+        let text = format!("; within pod {}...", &pod.uid[..8]);
+        for words in [&["tenants"][..], &["status", "a"]] {
+            daemon.run(words).expect(0, &[&text]);
+        }
+        daemon.end();
+        assert_eq!(fs::metadata(source.join("x")).unwrap().len(), WRITTEN_MIB * MIB);
+    }
+}
+
 #[test]
 fn containers_without_pods_are_tenants_with_their_ids() {
     need_fuse();

@@ -59,7 +59,7 @@ use crate::cgroup::foreign::ForeignWbs;
 use crate::lock_order::{CGROUP, LEAVES};
 use crate::reclaim::Lruvec;
 use crate::super_block::{ReadCounts, SuperBlock};
-use crate::throttle::{DirtyRatios, Thresholds, WbDomain};
+use crate::throttle::{DirtyRatios, LEVELS_MAX, Thresholds, WbDomain};
 use crate::tunables::Tunables;
 use crate::units::{PAGE_BYTES, Tick};
 use crate::wait::Progress;
@@ -136,6 +136,10 @@ pub struct Memcg {
 }
 
 impl Memcg {
+    /// The most tenants, one above the other, whose limits slow writers down. The limits of those further above still
+    /// refuse writes.
+    pub const LEVELS_MAX: usize = LEVELS_MAX;
+
     fn new(
         id: MemcgId,
         slot: u32,
@@ -318,9 +322,11 @@ impl Memcg {
             })
     }
 
-    /// The nearest of the tenant and its ancestors that has a limit of its own, and the levels set by it.
-    pub(crate) fn nearest_limited(&self) -> Option<(&Memcg, Thresholds)> {
-        self.lineage().find_map(|memcg| Some((memcg, memcg.thresholds()?)))
+    /// Those of the tenant and its ancestors that have a limit, each with its level and the thresholds set by it. The tenant
+    /// itself is level 0. Of more than [`LEVELS_MAX`], the nearest count.
+    pub(crate) fn limited(&self) -> impl Iterator<Item = (usize, &Memcg, Thresholds)> {
+        let levels = self.lineage().take(LEVELS_MAX).enumerate();
+        levels.filter_map(|(level, memcg)| Some((level, memcg, memcg.thresholds()?)))
     }
 
     /// The levels set by its limit, if it has one.

@@ -1,6 +1,7 @@
 //! Write-back status per tenant, on one volume and for a whole engine.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::time::Duration;
 
 use slackwater_sync::shim::Arc;
@@ -20,6 +21,8 @@ pub struct TenantStatus {
     pub id: MemcgId,
     /// The name it was created with.
     pub name: String,
+    /// The tenant above it, whose limit covers it too; `None` if that is the root.
+    pub parent: Option<MemcgId>,
     /// The state of its life cycle.
     pub state: MemcgState,
     /// The most bytes that may be charged to it; `None` if only the volumes' shares limit it.
@@ -55,12 +58,18 @@ pub struct TenantStatus {
 }
 
 impl SuperBlock {
-    /// The tenants that have a wb on this volume, the root first, and their status there. A tenant has one if it mostly
-    /// owns files there, or has written enough to be throttled. Counts are approximate while writers run.
-    /// [`Engine::tenants`] covers all volumes.
+    /// The tenants that have a wb on this volume and those above them, the root first, and their status there. A tenant
+    /// has a wb if it mostly owns files there, or has written enough to be throttled. Counts are approximate while
+    /// writers run. [`Engine::tenants`] covers all volumes.
     pub fn tenants(&self) -> Vec<TenantStatus> {
         let now = self.engine().clock.now();
-        by_tenant(self.wbs()).values().map(|wbs| status_of(&wbs[0].memcg, wbs, now)).collect()
+        let wbs = by_tenant(self.wbs());
+        let mut statuses = BTreeMap::new();
+        for memcg in wbs.values().map(|wbs| &*wbs[0].memcg).flat_map(|memcg| iter::once(memcg).chain(memcg.lineage())) {
+            let here = || status_of(memcg, wbs.get(&memcg.id()).map_or(&[][..], Vec::as_slice), now);
+            statuses.entry(memcg.id()).or_insert_with(here);
+        }
+        statuses.into_values().collect()
     }
 }
 
@@ -91,6 +100,7 @@ fn status_of(memcg: &Memcg, wbs: &[Arc<BdiWriteback>], now: Tick) -> TenantStatu
     TenantStatus {
         id: memcg.id(),
         name: memcg.name().to_owned(),
+        parent: memcg.parent().map(|parent| parent.id()),
         state: memcg.state(),
         limit_bytes: memcg.limit_bytes(),
         charged_bytes: memcg.charged_bytes(),

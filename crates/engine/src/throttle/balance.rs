@@ -1,11 +1,12 @@
 //! The decision for a writer that polls: the steps of this module in order.
 //!
-//! Checks every domain that the writer's pages count in: the whole arena, and its tenant. If all of them are below
-//! their freerun ceiling, the writer is not throttled. Otherwise the domain nearer to its limit decides.
+//! Checks every domain that the writer's pages count in: the whole arena, its tenant and those above it. If all of them are
+//! below their freerun ceiling, the writer is not throttled. Otherwise the domain nearest to its limit decides.
 //!
 //! # Kernel counterpart
-//! `balance_dirty_pages`. Differs: the flusher is also started when only the tenant is over its
-//! background level. And the rate is adjusted for the domain that decides, not for each in turn. Writers follow the
+//! `balance_dirty_pages`. Differs: the flusher is also started when only a tenant is over its
+//! background level. Of tenants above one another, all that have a limit count, as in the memory controller, and not the
+//! nearest alone. And the rate is adjusted for the domain that decides, not for each in turn. Writers follow the
 //! position in one domain, so the position in the other would give a wrong rate. While the arena has headroom, a
 //! tenant's writers would rise to the whole bandwidth, however many they are, and bounce off the tenant's limit.
 
@@ -13,7 +14,7 @@ use super::bandwidth::Bandwidth;
 use super::pause::{Dirtier, Pause, Terms};
 use super::position::position_ratio;
 use super::rate_limit::{RateLimit, RateUpdate, Wanted};
-use super::sample::{DomainKind, DomainSample, LimitMode};
+use super::sample::{DomainKind, DomainSample, LEVELS_MAX, LimitMode};
 
 /// The estimates for a wb, under one lock of the wb because polls and completions update them.
 pub(crate) struct WbRates {
@@ -32,8 +33,8 @@ impl WbRates {
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Input {
     pub(crate) global: DomainSample,
-    /// The writer's tenant, if its limit is not the global one.
-    pub(crate) memcg: Option<DomainSample>,
+    /// The writer's tenant and those above it, as far as they have limits.
+    pub(crate) memcgs: [Option<DomainSample>; LEVELS_MAX],
     pub(crate) mode: LimitMode,
     /// The wb's totals so far.
     pub(crate) dirtied_pages: u64,
@@ -59,7 +60,8 @@ pub(crate) struct Verdict {
 
 /// Settles the account of a writer that polls, and updates the rates of its wb if that is due.
 pub(crate) fn balance(input: &Input, wb: &mut WbRates, dirtier: &mut Dirtier, now_ms: u64) -> Verdict {
-    let domains = || [Some(&input.global), input.memcg.as_ref()].into_iter().flatten();
+    let memcgs = || input.memcgs.iter().flatten();
+    let domains = || std::iter::once(&input.global).chain(memcgs());
     let dirty_exceeded = domains().any(|domain| domain.is_exceeded(input.mode));
 
     // The smallest headroom of all domains, if every one has some.
@@ -83,10 +85,11 @@ pub(crate) fn balance(input: &Input, wb: &mut WbRates, dirtier: &mut Dirtier, no
     let avg_pages_per_s = wb.bandwidth.avg_pages_per_s();
     let position = |domain| position_ratio(domain, input.mode, avg_pages_per_s);
     let mut governing = (position(&input.global), DomainKind::Global, &input.global);
-    if let Some(memcg) = &input.memcg
-        && position(memcg) < governing.0
-    {
-        governing = (position(memcg), DomainKind::Memcg, memcg);
+    for memcg in memcgs() {
+        let ratio = position(memcg);
+        if ratio < governing.0 {
+            governing = (ratio, DomainKind::Memcg, memcg);
+        }
     }
     let (ratio, kind, domain) = governing;
 
@@ -128,10 +131,13 @@ mod tests {
         }
     }
 
-    fn input(global_pages: u64, memcg_pages: Option<u64>) -> Input {
+    /// The arena, and tenants above one another.
+    fn input(global_pages: u64, memcg_pages: impl IntoIterator<Item = u64>) -> Input {
+        let mut memcgs = [None; LEVELS_MAX];
+        memcg_pages.into_iter().zip(&mut memcgs).for_each(|(pages, memcg)| *memcg = Some(domain(pages)));
         Input {
             global: domain(global_pages),
-            memcg: memcg_pages.map(domain),
+            memcgs,
             mode: LimitMode::Shared,
             dirtied_pages: 0,
             written_pages: 0,
@@ -179,6 +185,19 @@ mod tests {
         assert_eq!(by(18_000, Some(17_000)), Some(DomainKind::Global));
         assert_eq!(by(18_000, Some(18_000)), Some(DomainKind::Global), "a tie goes to the arena");
         assert_eq!(by(0, Some(20_000)), Some(DomainKind::Memcg));
+    }
+
+    #[test]
+    fn the_fullest_of_tenants_above_one_another_decides() {
+        let verdict = |pages: [u64; 3]| poll(&input(0, pages));
+        for at in 0..3 {
+            let with = |pages| std::array::from_fn(|level| if level == at { pages } else { 0 });
+            assert_eq!(verdict(with(15_000)).governed_by, None);
+            assert_eq!(verdict(with(19_000)).governed_by, Some(DomainKind::Memcg));
+            assert_eq!(verdict(with(19_000)).decision, poll(&input(0, Some(19_000))).decision, "whichever level it is");
+            assert!(verdict(with(10_001)).start_background);
+        }
+        assert_eq!(verdict([16_000, 19_900, 17_000]).decision, poll(&input(0, Some(19_900))).decision);
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub(crate) use domain::WbDomain;
 pub(crate) use pause::Dirtier;
 pub use pause::Pause;
 pub(crate) use proportions::FpropLocal;
-pub(crate) use sample::{DomainKind, DomainSample, LimitMode};
+pub(crate) use sample::{DomainKind, DomainSample, LEVELS_MAX, LimitMode};
 pub(crate) use share::needs_exact_sum;
 pub(crate) use thresholds::{DirtyRatios, Thresholds};
 

@@ -20,9 +20,12 @@ pub(crate) enum LimitMode {
 pub(crate) enum DomainKind {
     /// The whole arena.
     Global,
-    /// The writer's tenant.
+    /// The writer's tenant, or one above it.
     Memcg,
 }
+
+/// The most tenants, one above the other, whose limits slow a writer down. Beyond them, a limit only refuses writes.
+pub(crate) const LEVELS_MAX: usize = 8;
 
 /// The counts and limits of one domain, all in pages.
 #[derive(Copy, Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Connects writers to the throttle: collects the counters and decides whether a writer that dirtied pages must pause.
 //!
-//! Two domains count: the arena, and the writer's nearest tenant that has a limit. As in the kernel, the decision
+//! These domains count: the arena, the writer's tenant and those above it that have a limit. As in the kernel, the decision
 //! concerns the writer's own wb on the volume, whichever wb the inode belongs to.
 //!
 //! # Lock order
@@ -19,8 +19,8 @@ use crate::cgroup::Memcg;
 use crate::lock_order::{F_LOCK, LEAVES};
 use crate::super_block::SuperBlock;
 use crate::throttle::{
-    Dirtier, DirtyRatios, DomainKind, DomainSample, FpropLocal, Input, LimitMode, Pause, Thresholds, WbDomain, WbRates,
-    balance, ms_of, needs_exact_sum,
+    Dirtier, DirtyRatios, DomainKind, DomainSample, FpropLocal, Input, LEVELS_MAX, LimitMode, Pause, Thresholds,
+    WbDomain, WbRates, balance, ms_of, needs_exact_sum,
 };
 use crate::tunables::Tunables;
 use crate::units::{PAGE_BYTES, Tick};
@@ -58,7 +58,8 @@ fn kib(pages: u64) -> u64 {
 pub(crate) struct WbThrottle {
     rates: Mutex<WbRates>,
     completions: FpropLocal,
-    memcg_completions: FpropLocal,
+    /// Those in the domains of the tenant and of its ancestors, by their level.
+    memcg_completions: [FpropLocal; LEVELS_MAX],
     /// Pages dirtied and written since the wb was created. Kernel: `WB_DIRTIED`, `WB_WRITTEN`.
     dirtied_pages: AtomicU64,
     written_pages: AtomicU64,
@@ -72,7 +73,7 @@ impl WbThrottle {
         Self {
             rates: Mutex::new(LEAVES, WbRates::new(ms_of(now))),
             completions: FpropLocal::new(),
-            memcg_completions: FpropLocal::new(),
+            memcg_completions: std::array::from_fn(|_| FpropLocal::new()),
             dirtied_pages: AtomicU64::new(0),
             written_pages: AtomicU64::new(0),
             leaked_pages: AtomicU64::new(0),
@@ -170,8 +171,8 @@ impl BdiWriteback {
         let now_ms = ms_of(self.pool.clock.now());
         let written = throttle.written_pages.fetch_add(pages, Ordering::Relaxed) + pages;
         self.pool.global.domain.completed(&throttle.completions, pages, now_ms);
-        if let Some((memcg, _)) = self.memcg.nearest_limited() {
-            memcg.domain().completed(&throttle.memcg_completions, pages, now_ms);
+        for (level, memcg, _) in self.memcg.limited() {
+            memcg.domain().completed(&throttle.memcg_completions[level], pages, now_ms);
         }
         throttle.rates.lock().bandwidth.update(written, now_ms);
     }
@@ -186,8 +187,9 @@ impl BdiWriteback {
             domain.is_over_background(local, thresholds, dirty, wb_dirty, global.mode, now_ms)
         };
         over(&global.domain, &throttle.completions, global.thresholds, global.nr_dirty.read())
-            || self.memcg.nearest_limited().is_some_and(|(memcg, levels)| {
-                over(memcg.domain(), &throttle.memcg_completions, levels, memcg.charged_pages().min(wb_dirty))
+            || self.memcg.limited().any(|(level, memcg, thresholds)| {
+                let local = &throttle.memcg_completions[level];
+                over(memcg.domain(), local, thresholds, memcg.charged_pages().min(wb_dirty))
             })
     }
 
@@ -251,13 +253,15 @@ impl BdiWriteback {
             }
         };
         let throttle = &self.throttle;
-        let memcg = self.memcg.nearest_limited().map(|(memcg, thresholds)| {
-            sample(memcg.domain(), &throttle.memcg_completions, thresholds, memcg.charged_pages(), 0)
-        });
+        let mut memcgs = [None; LEVELS_MAX];
+        for (level, memcg, thresholds) in self.memcg.limited() {
+            let local = &throttle.memcg_completions[level];
+            memcgs[level] = Some(sample(memcg.domain(), local, thresholds, memcg.charged_pages(), 0));
+        }
         let (dirty, writeback) = (global.nr_dirty.read(), global.nr_writeback.read());
         Input {
             global: sample(&global.domain, &throttle.completions, global.thresholds, dirty, writeback),
-            memcg,
+            memcgs,
             mode: global.mode,
             dirtied_pages: throttle.dirtied_pages.load(Ordering::Relaxed),
             written_pages: throttle.written_pages.load(Ordering::Relaxed),

@@ -323,6 +323,54 @@ fn counts_are_exact_while_pages_are_dirtied_flushed_truncated_and_synced_and_the
     });
 }
 
+/// Two containers of a pod write the same pages, and one of them gets another tenant below the pod's parent, as when the
+/// limit of the pod goes. Each page counts once for its tenant and once for each above it.
+#[test]
+fn counts_on_three_levels_are_exact_while_pages_change_hands_and_a_tenant_is_replaced() {
+    check("levels", 700, || {
+        let rig = Rig::new(UmountForm::PerSb, Answers::Threaded);
+        let limit = Some(64 * PAGE_BYTES);
+        let pods = rig.engine.memcg_create("pods", None, limit);
+        let pod = rig.engine.memcg_create("pod", Some(&pods), limit);
+        let [a, b] = ["a", "b"].map(|name| rig.engine.memcg_create(name, Some(&pod), limit));
+        let inode = rig.create("x");
+        let writer = {
+            let (inode, b) = (inode.clone(), Arc::clone(&b));
+            thread::spawn(move || {
+                drop(write(&inode, &b, 0));
+                write(&inode, &b, 1).fsync().unwrap();
+                drop(write(&inode, &b, 0));
+            })
+        };
+        drop(write(&inode, &a, 0));
+        let next = rig.engine.memcg_create("a", Some(&pods), limit);
+        assert!(rig.engine.memcg_offline(&a));
+        write(&inode, &next, 1).fsync().unwrap();
+        drop(write(&inode, &next, 0));
+        writer.join().unwrap();
+        rig.eventually("consistent counts", || rig.engine.check_counts().is_ok());
+        rig.sync();
+        let all = [a, b, next, pod, pods];
+        assert_eq!(all.each_ref().map(|memcg| memcg.charged_bytes()), [0; 5]);
+        all.iter().skip(1).for_each(|memcg| assert!(rig.engine.memcg_offline(memcg)));
+        drop((all, inode));
+        rig.finish();
+    });
+}
+
+/// The outermost limit is the smallest, and both writers wait for it, whichever of them has the frames.
+#[test]
+fn writers_below_a_full_tenant_two_levels_up_get_frames() {
+    check_fair("outer limit", 1000, || {
+        let rig = Rig::for_limits();
+        let pods = rig.engine.memcg_create("pods", None, Some(2 * PAGE_BYTES));
+        let pod = rig.engine.memcg_create("pod", Some(&pods), Some(8 * PAGE_BYTES));
+        let [a, b] = ["a", "b"].map(|name| rig.engine.memcg_create(name, Some(&pod), Some(8 * PAGE_BYTES)));
+        drop((pods, pod));
+        writers_get_frames(rig, a, b);
+    });
+}
+
 /// Two writers, of `first` and `second`, write more than both may have dirty.
 fn writers_get_frames(rig: Rig, first: Arc<Memcg>, second: Arc<Memcg>) {
     let writer = {
@@ -334,9 +382,13 @@ fn writers_get_frames(rig: Rig, first: Arc<Memcg>, second: Arc<Memcg>) {
     writer.join().unwrap();
     rig.sync();
     assert_eq!((first.charged_bytes(), second.charged_bytes()), (0, 0));
-    rig.engine.memcg_offline(&first);
-    rig.engine.memcg_offline(&second);
-    drop((first, second, inode));
+    for memcg in [first, second] {
+        let lineage = std::iter::successors(Some(memcg), |memcg| memcg.parent().cloned());
+        for memcg in lineage {
+            rig.engine.memcg_offline(&memcg);
+        }
+    }
+    drop(inode);
     rig.finish();
 }
 

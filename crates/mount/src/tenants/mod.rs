@@ -8,6 +8,9 @@
 //!        `thread_handle`, `thread_cache`   `by_cgroup`    `cgroups`, `limits`
 //! ```
 //!
+//! Limits are a tree: of the cgroups above a tenant, each with a limit is a tenant too, and its limit covers all below
+//! it ([`Tenant::parent`]).
+//!
 //! On the unified hierarchy the kernel returns the cgroup's number directly (`PIDFD_GET_INFO`), so a thread that moves
 //! to another cgroup is charged there from its next write on. For a thread whose unified cgroup is the root, the line
 //! of the v1 memory hierarchy in `/proc/PID/cgroup` is read. That takes 24 us and is cached for 1 s. On a kernel
@@ -179,6 +182,18 @@ pub struct Tenant {
     pub limit_bytes: Option<u64>,
     /// Whether its reads and writes stay out of the cache, if configured for it or for a cgroup above it.
     pub dontcache: Option<bool>,
+    /// The nearest cgroup above it with a limit, which covers the dirty data of this one too. There are at most
+    /// [`Memcg::LEVELS_MAX`] in a line, the outermost ones.
+    ///
+    /// [`Memcg::LEVELS_MAX`]: slackwater::Memcg::LEVELS_MAX
+    pub parent: Option<Arc<Tenant>>,
+}
+
+impl Tenant {
+    /// The tenant and those above it, the nearest first.
+    pub(crate) fn lineage(&self) -> impl Iterator<Item = &Tenant> {
+        std::iter::successors(Some(self), |tenant| tenant.parent.as_deref())
+    }
 }
 
 /// Finds the tenant of a request. See the [module](self).
@@ -306,5 +321,5 @@ impl Tenants {
 
 fn configured_tenant(id: TenantId, path: String, configured: &ConfigTable) -> Tenant {
     let TenantConfig { limit_bytes, dontcache } = configured.get(Path::new(&path)).unwrap_or_default();
-    Tenant { id, path, limit_bytes, dontcache }
+    Tenant { id, path, limit_bytes, dontcache, parent: None }
 }

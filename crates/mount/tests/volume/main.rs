@@ -25,6 +25,7 @@ mod mappings;
 mod names;
 #[path = "../needs/mod.rs"]
 mod needs;
+mod nested_limits;
 mod overlay;
 mod programs;
 mod pruning;

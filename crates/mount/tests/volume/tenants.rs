@@ -1,7 +1,5 @@
 //! Tenants on one volume: each is bounded by its own limit, and does not wait for other tenants' data.
 //!
-//! Processes in real cgroups, over a source that is slow or responds to no write.
-//!
 //! Processes in real cgroups, over a source that is slow or answers no write.
 
 use std::fs::{self, File};
@@ -48,17 +46,17 @@ fn limited(tenant: &Cgroup, limit_bytes: u64, layer: impl FnOnce(DirBackend) -> 
 }
 
 /// Copies `from` into a file of the mount, in requests of `request` bytes.
-fn dd(of: &Cgroup, from: &Path, to: &Path, request: usize) -> Child {
+pub(crate) fn dd(of: &Cgroup, from: &Path, to: &Path, request: usize) -> Child {
     let words = [format!("if={}", from.display()), format!("of={}", to.display()), format!("bs={request}")];
     of.command("dd", &words.each_ref().map(String::as_str)).spawn().unwrap()
 }
 
 /// A file outside the mount that programs copy from.
-struct Original(PathBuf, Vec<u8>);
+pub(crate) struct Original(pub(crate) PathBuf, pub(crate) Vec<u8>);
 
 impl Original {
     /// Filled with consecutive numbers, which are all different.
-    fn new(rig: &Rig, len: u64) -> Self {
+    pub(crate) fn new(rig: &Rig, len: u64) -> Self {
         let mut bytes = Vec::with_capacity(len as usize + 8);
         (0..len.div_ceil(8))
             .for_each(|number| bytes.extend_from_slice(&number.wrapping_mul(0x9e37_79b9).to_le_bytes()));

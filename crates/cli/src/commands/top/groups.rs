@@ -189,12 +189,14 @@ fn line_of_tenant(tenant: &Tenant, volume: &Volume) -> Line {
         TenantState::Dying => "dying",
         TenantState::Offline => "removed",
     };
+    let parent = tenant.parent.and_then(|id| volume.tenants.iter().find(|tenant| tenant.id == id));
+    let within = parent.map_or_else(String::new, |parent| format!(" within {}", parent.label));
     Line {
         state,
         is_wrong: tenant.wants_room,
         figures: Some(tenant.figures.clone()),
         open_files: None,
-        detail: format!("{} on {}, pid {}", tenant.name.printable(), name_of(volume), volume.pid),
+        detail: format!("{}{within} on {}, pid {}", tenant.name.printable(), name_of(volume), volume.pid),
         name: tenant.label.clone(),
     }
 }

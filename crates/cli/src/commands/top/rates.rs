@@ -65,6 +65,9 @@ pub(super) struct Tenant {
     pub(super) name: String,
     /// The tenant's name for people.
     pub(super) label: String,
+    /// The number of the tenant above it, whose limit covers it too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) parent: Option<u64>,
     #[serde(flatten)]
     pub(super) container: Container,
     pub(super) state: TenantState,
@@ -290,6 +293,7 @@ fn tenant(
         id: now.id,
         name: now.name.clone(),
         label: now.label(),
+        parent: now.parent,
         container: now.container.clone(),
         state: now.state,
         wants_room: now.wants_room,

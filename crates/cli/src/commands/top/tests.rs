@@ -19,6 +19,7 @@ pub(crate) fn tenant(id: u64, name: &str, dirty_mib: u64, limit_mib: Option<u64>
     Tenant {
         id,
         name: name.to_owned(),
+        parent: None,
         container: Container::default(),
         state: TenantState::Online,
         limit_bytes: limit_mib.map(|mib| mib * MIB),

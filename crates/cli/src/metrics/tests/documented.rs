@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use super::page::Head;
-use super::{container, of_tenants, render};
+use super::{nested, of_tenants, render};
 use crate::metrics::bounds::{TENANTS_MAX, VOLUMES_MAX};
 use crate::metrics::render::Renderer;
 
@@ -19,7 +19,7 @@ fn rows() -> Vec<Vec<String>> {
 
 #[test]
 fn every_metric_is_documented_and_every_documented_metric_is_there() {
-    let page = render(&mut Renderer::default(), &of_tenants(vec![container(1, "/a")]));
+    let page = render(&mut Renderer::default(), &of_tenants(nested()));
     let mut documented = BTreeMap::new();
     for row in rows() {
         let [name, kind, unit, labels, meaning, alert] = &row[..] else { panic!("six cells: {row:?}") };

@@ -49,6 +49,14 @@ fn container(id: u64, name: &str) -> Tenant {
     Tenant { limit_bytes: Some(1), container, ..Tenant::sample(id, name) }
 }
 
+/// A container within all pods.
+fn nested() -> Vec<Tenant> {
+    vec![
+        Tenant { parent: Some(2), ..container(1, "/a") },
+        Tenant { limit_bytes: Some(2), ..Tenant::sample(2, "/pods") },
+    ]
+}
+
 /// A snapshot of one object volume with `tenants`, which are all.
 fn of_tenants(tenants: Vec<Tenant>) -> Snapshot {
     let object = Some(ObjectStatus::sample());

@@ -7,7 +7,7 @@ use slackwater_control::protocol::{
     Container, Dontcache, KeptStatus, ObjectRole, ObjectStatus, Phase, Reads, Status, Switches, Tenant, Writers,
 };
 
-use super::{container, of_tenants, render, snapshot};
+use super::{container, nested, of_tenants, render, snapshot};
 use crate::metrics::Snapshot;
 use crate::metrics::bounds::{OTHER, TENANTS_MAX, VOLUMES_MAX};
 use crate::metrics::render::Renderer;
@@ -288,6 +288,15 @@ fn containers_have_their_names_in_one_series_each_and_only_with_series_of_their_
     }
     assert!(has_series("root") && has_series("/system.slice"));
     assert_eq!(page.count("slackwater_tenant_info"), TENANTS_MAX - 2);
+}
+
+#[test]
+fn a_tenant_has_the_name_of_the_one_above_it() {
+    // The same cgroup before its pod had a limit; some of its data is left.
+    let before = Tenant { charged_bytes: 9, ..container(0, "/a") };
+    let page = render(&mut Renderer::default(), &of_tenants([vec![before], nested()].concat()));
+    assert_eq!(page.value("slackwater_tenant_parent_info", &["/a", "/pods"]), 1.0);
+    assert_eq!(page.count("slackwater_tenant_parent_info"), 1);
 }
 
 #[test]

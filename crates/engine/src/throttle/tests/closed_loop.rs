@@ -10,7 +10,7 @@ const AVAILABLE: u64 = 262_144;
 fn one_device(available: u64, pages_per_s: u64, writers: u64, request_pages: u64) -> Simulation {
     let mut sim = Simulation::new(Thresholds::of_available(available, RATIOS), LimitMode::Shared);
     let device = sim.device(pages_per_s);
-    let wb = sim.wb(device, None);
+    let wb = sim.wb(device, &[]);
     for _ in 0..writers {
         sim.writer(wb, request_pages, None);
     }

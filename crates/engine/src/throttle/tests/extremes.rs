@@ -115,9 +115,10 @@ proptest! {
             let of = Thresholds::of_available(poll.global.limit, poll.global.ratios);
             let input = Input {
                 global: sample(&global, &completions, of, &poll.global, poll.mode, now_ms),
-                memcg: poll.memcg.as_ref().map(|counters| {
+                memcgs: std::array::from_fn(|level| {
+                    let counters = poll.memcg.as_ref().filter(|_| level == 0)?;
                     let of = Thresholds::of_limit(counters.limit, counters.ratios);
-                    sample(&memcg, &memcg_completions, of, counters, poll.mode, now_ms)
+                    Some(sample(&memcg, &memcg_completions, of, counters, poll.mode, now_ms))
                 }),
                 mode: poll.mode,
                 dirtied_pages: poll.totals.0,

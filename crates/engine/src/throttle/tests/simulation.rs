@@ -34,6 +34,12 @@ impl Domain {
         self.dirty + self.writeback
     }
 
+    /// Begins to write `pages` back.
+    fn write(&mut self, pages: u64) {
+        self.dirty -= pages;
+        self.writeback += pages;
+    }
+
     fn sample(&self, completions: &FpropLocal, wb: &Wb, mode: LimitMode, now_ms: u64) -> DomainSample {
         let limits = self.domain.wb_limits(completions, self.thresholds, self.held(), mode, now_ms);
         DomainSample {
@@ -47,12 +53,12 @@ impl Domain {
     }
 }
 
-/// A wb; it belongs to a tenant if it has a domain of its own.
+/// A wb of a tenant, or of none.
 pub(super) struct Wb {
     device: usize,
     completions: FpropLocal,
-    memcg_completions: FpropLocal,
-    pub(super) memcg: Option<Domain>,
+    /// The domains of its tenant and of those above, the nearest first, and its counters there.
+    memcgs: Vec<(usize, FpropLocal)>,
     pub(super) rates: WbRates,
     dirty: u64,
     writeback: u64,
@@ -104,6 +110,8 @@ impl Range {
 pub(super) struct Simulation {
     now_ms: u64,
     pub(super) global: Domain,
+    /// Those of tenants.
+    pub(super) memcgs: Vec<Domain>,
     pub(super) wbs: Vec<Wb>,
     pub(super) writers: Vec<Writer>,
     devices: Vec<Device>,
@@ -112,6 +120,7 @@ pub(super) struct Simulation {
     since_ms: u64,
     pub(super) held: Range,
     pub(super) wb_held: Vec<Range>,
+    pub(super) memcg_held: Vec<Range>,
 }
 
 impl Simulation {
@@ -119,6 +128,7 @@ impl Simulation {
         Self {
             now_ms: 0,
             global: Domain::new(thresholds),
+            memcgs: Vec::new(),
             wbs: Vec::new(),
             writers: Vec::new(),
             devices: Vec::new(),
@@ -126,6 +136,7 @@ impl Simulation {
             since_ms: 0,
             held: Range::EMPTY,
             wb_held: Vec::new(),
+            memcg_held: Vec::new(),
         }
     }
 
@@ -138,12 +149,19 @@ impl Simulation {
         self.devices[device].pages_per_s = pages_per_s;
     }
 
-    pub(super) fn wb(&mut self, device: usize, memcg: Option<Thresholds>) -> usize {
+    /// Adds a tenant.
+    pub(super) fn memcg(&mut self, thresholds: Thresholds) -> usize {
+        self.memcgs.push(Domain::new(thresholds));
+        self.memcg_held.push(Range::EMPTY);
+        self.memcgs.len() - 1
+    }
+
+    /// Adds a wb of the first of `memcgs`, each of which is below the next.
+    pub(super) fn wb(&mut self, device: usize, memcgs: &[usize]) -> usize {
         self.wbs.push(Wb {
             device,
             completions: FpropLocal::new(),
-            memcg_completions: FpropLocal::new(),
-            memcg: memcg.map(Domain::new),
+            memcgs: memcgs.iter().map(|memcg| (*memcg, FpropLocal::new())).collect(),
             rates: WbRates::new(self.now_ms),
             dirty: 0,
             writeback: 0,
@@ -173,8 +191,8 @@ impl Simulation {
     }
 
     /// Changes a tenant's limit.
-    pub(super) fn resize(&mut self, wb: usize, thresholds: Thresholds) {
-        let memcg = self.wbs[wb].memcg.as_mut().expect("a tenant");
+    pub(super) fn resize(&mut self, memcg: usize, thresholds: Thresholds) {
+        let memcg = &mut self.memcgs[memcg];
         memcg.thresholds = thresholds;
         memcg.domain.resized();
     }
@@ -197,6 +215,9 @@ impl Simulation {
             for (range, wb) in self.wb_held.iter_mut().zip(&self.wbs) {
                 range.take(wb.dirty + wb.writeback);
             }
+            for (range, memcg) in self.memcg_held.iter_mut().zip(&self.memcgs) {
+                range.take(memcg.held());
+            }
         }
     }
 
@@ -206,6 +227,7 @@ impl Simulation {
         self.devices.iter_mut().for_each(|device| device.written = 0);
         self.held = Range::EMPTY;
         self.wb_held.fill(Range::EMPTY);
+        self.memcg_held.fill(Range::EMPTY);
         self.since_ms = self.now_ms;
         self.run(seconds);
     }
@@ -235,9 +257,10 @@ impl Simulation {
             wb.written += pages;
             self.global.writeback -= pages;
             self.global.domain.completed(&wb.completions, pages, self.now_ms);
-            if let Some(memcg) = &mut wb.memcg {
+            for (memcg, completions) in &wb.memcgs {
+                let memcg = &mut self.memcgs[*memcg];
                 memcg.writeback -= pages;
-                memcg.domain.completed(&wb.memcg_completions, pages, self.now_ms);
+                memcg.domain.completed(completions, pages, self.now_ms);
             }
             wb.rates.bandwidth.update(wb.written, self.now_ms);
         }
@@ -260,7 +283,7 @@ impl Simulation {
                 )
             };
             wb.is_writing = over(&self.global, &wb.completions)
-                || wb.memcg.as_ref().is_some_and(|memcg| over(memcg, &wb.memcg_completions));
+                || wb.memcgs.iter().any(|(memcg, completions)| over(&self.memcgs[*memcg], completions));
             if !wb.is_writing {
                 return;
             }
@@ -268,10 +291,8 @@ impl Simulation {
                 wb.rates.bandwidth.write_starts(wb.written, self.now_ms);
             }
             let pages = wb.dirty.min(UNIT_PAGES);
-            for domain in [Some(&mut self.global), wb.memcg.as_mut()].into_iter().flatten() {
-                domain.dirty -= pages;
-                domain.writeback += pages;
-            }
+            self.global.write(pages);
+            wb.memcgs.iter().for_each(|(memcg, _)| self.memcgs[*memcg].write(pages));
             wb.dirty -= pages;
             wb.writeback += pages;
             self.devices[wb.device].in_flight.push_back((index, pages));
@@ -307,9 +328,8 @@ impl Simulation {
             writer.dirtied += pages;
             wb.dirtied += pages;
             wb.dirty += pages;
-            for domain in [Some(&mut self.global), wb.memcg.as_mut()].into_iter().flatten() {
-                domain.dirty += pages;
-            }
+            self.global.dirty += pages;
+            wb.memcgs.iter().for_each(|(memcg, _)| self.memcgs[*memcg].dirty += pages);
             if let Some(pages_per_s) = writer.pages_per_s {
                 writer.wake_ms = self.now_ms + pages * 1000 / pages_per_s;
             }
@@ -322,7 +342,10 @@ impl Simulation {
         }
         let input = Input {
             global: self.global.sample(&wb.completions, wb, self.mode, self.now_ms),
-            memcg: wb.memcg.as_ref().map(|memcg| memcg.sample(&wb.memcg_completions, wb, self.mode, self.now_ms)),
+            memcgs: std::array::from_fn(|level| {
+                let (memcg, completions) = wb.memcgs.get(level)?;
+                Some(self.memcgs[*memcg].sample(completions, wb, self.mode, self.now_ms))
+            }),
             mode: self.mode,
             dirtied_pages: wb.dirtied,
             written_pages: wb.written,

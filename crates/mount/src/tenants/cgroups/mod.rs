@@ -1,5 +1,5 @@
 //! The tenant of a cgroup: the nearest cgroup, itself or above it, with a limit or configured settings; else the
-//! top-level one.
+//! top-level one. Above a tenant, the cgroups with a limit are tenants too.
 //!
 //! Results are cached by the cgroup's number for [`FRESH`]. After that, one of the threads that need them reads the
 //! limits again. A removed cgroup leaves the cache when the removal of its tenant is reported, or else when the cache
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::fs::stat;
 use rustix::io::Errno;
-use slackwater::Tick;
+use slackwater::{Memcg, Tick};
 use slackwater_sync::lock::Mutex;
 use slackwater_sync::shim::Arc;
 use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
@@ -135,7 +135,7 @@ impl Cgroups {
     pub(super) fn forget(&self, gone: &[TenantId]) {
         if !gone.is_empty() {
             let mut known = self.known.lock();
-            known.retain(|_, cgroup| !gone.contains(&cgroup.tenant.id));
+            known.retain(|_, cgroup| !cgroup.tenant.lineage().any(|tenant| gone.contains(&tenant.id)));
             self.removals.fetch_add(1, Ordering::Release);
         }
     }
@@ -169,13 +169,32 @@ impl Cgroups {
         let named = lineage.find_map(|level| Some((level, self.limits.of(&self.layout, kind, level)?)));
         let (path, TenantConfig { limit_bytes, .. }) =
             named.unwrap_or_else(|| (hierarchy.top_level(path), TenantConfig::default()));
+        let limited = |level| Some((level, self.limits.of(&self.layout, kind, level)?.limit_bytes?));
+        let above: Vec<_> = hierarchy.lineage(path).skip(1).filter_map(limited).collect();
+        // Its user may make any number of cgroups in a delegated one, but none above that.
+        let outermost = above.into_iter().rev().take(Memcg::LEVELS_MAX - 1);
+        let parent =
+            outermost.map(|(level, limit_bytes)| (level, Some(limit_bytes))).try_fold(None, |above, level| {
+                self.tenant_at(hierarchy, kind, level, above).map(|tenant| Some(Arc::new(tenant)))
+            })?;
+        self.tenant_at(hierarchy, kind, (path, limit_bytes), parent)
+    }
+
+    /// The tenant that is the cgroup at a path, with this limit. Its removal is noticed from now on.
+    fn tenant_at(
+        &self,
+        hierarchy: &Hierarchy,
+        kind: Kind,
+        (path, limit_bytes): (&Path, Option<u64>),
+        parent: Option<Arc<Tenant>>,
+    ) -> Result<Tenant, LookupError> {
         let dontcache = hierarchy.lineage(path).find_map(|level| self.limits.dontcache(level));
         let (id, directory) = self.directory(kind, path)?;
         // A mounted root cannot be removed.
         if path != hierarchy.root {
             self.watches.watch(id, &directory)?;
         }
-        Ok(Tenant { id: id.into(), path: path.to_string_lossy().into_owned(), limit_bytes, dontcache })
+        Ok(Tenant { id: id.into(), path: path.to_string_lossy().into_owned(), limit_bytes, dontcache, parent })
     }
 
     /// Caches a result that was found after `removals`.

@@ -250,11 +250,38 @@ fn the_cache_is_bounded() {
     let machine = Machine::new();
     machine.cgroup("unified/a");
     let cgroups = cgroups(machine.v2(), &[]);
-    let tenant = Tenant { id: TenantId(1), path: "/a".to_owned(), limit_bytes: None, dontcache: None };
+    let tenant = Tenant { id: TenantId(1), path: "/a".to_owned(), limit_bytes: None, dontcache: None, parent: None };
     for inode in 0..2 * CACHED_MAX as u64 {
         cgroups.store(CgroupId { kind: Kind::Unified, inode }, "/a".into(), tenant.clone(), START, 0);
         assert!(cgroups.known.lock().len() <= CACHED_MAX);
     }
+}
+
+#[test]
+fn limits_above_a_tenant_cover_it_and_the_outermost_count() {
+    let machine = Machine::new();
+    machine.limit("unified/kubepods/memory.max", "8388608\n");
+    machine.limit("unified/kubepods/pod/memory.max", "max\n");
+    machine.limit("unified/kubepods/pod/ctr/memory.max", "4194304\n");
+    machine.cgroup("unified/kubepods/pod/ctr/x");
+    let cgroups = cgroups(machine.v2(), &[("/kubepods/pod", 2 * MIB)]);
+    let lineage = |path: &str| {
+        let (_, tenant) = cgroups.resolve(Kind::Unified, path.into(), START).unwrap();
+        let limits = tenant.lineage().map(|tenant| (tenant.path.clone(), tenant.limit_bytes.unwrap() / MIB));
+        limits.collect::<Vec<_>>()
+    };
+    let pod = [("/kubepods/pod".to_owned(), 2), ("/kubepods".to_owned(), 8)];
+    assert_eq!(lineage("/kubepods/pod"), pod);
+    assert_eq!(lineage("/kubepods/pod/ctr/x"), [&[("/kubepods/pod/ctr".to_owned(), 4)][..], &pod].concat());
+    // A container makes cgroups of its own.
+    let deep = (0..20).fold("/kubepods/pod/ctr".to_owned(), |path, level| {
+        let path = format!("{path}/{level}");
+        machine.limit(&format!("unified{path}/memory.max"), "1048576\n");
+        path
+    });
+    let found = lineage(&deep);
+    assert_eq!((found.len(), &found[0].0), (Memcg::LEVELS_MAX, &deep));
+    assert_eq!(found[Memcg::LEVELS_MAX - 2..], pod);
 }
 
 /// Cgroups of the random tree, each after the one above it.
@@ -287,15 +314,18 @@ proptest! {
         }
         let cgroups = cgroups(if is_memory { machine.v1() } else { machine.v2() }, &configured);
         for leaf in TREE {
-            let mut expected = (leaf.get(..2).unwrap_or("/").to_owned(), None);
+            let mut expected = vec![(leaf.get(..2).unwrap_or("/").to_owned(), None)];
             for (path, (in_file, in_map)) in TREE.iter().zip(&limits) {
                 let is_above = *path == "/" || leaf == *path || leaf.starts_with(&format!("{path}/"));
                 let limit = in_file.iter().chain(in_map).min();
                 if let Some(limit) = limit.filter(|_| is_above) {
-                    expected = ((*path).to_owned(), Some(*limit));
+                    expected.retain(|(_, limit)| limit.is_some());
+                    expected.insert(0, ((*path).to_owned(), Some(*limit)));
                 }
             }
-            prop_assert_eq!(tenant(&cgroups, kind, leaf), expected);
+            let (_, tenant) = cgroups.resolve(kind, leaf.into(), START).unwrap();
+            let found: Vec<_> = tenant.lineage().map(|tenant| (tenant.path.clone(), tenant.limit_bytes)).collect();
+            prop_assert_eq!(found, expected);
         }
     }
 }
