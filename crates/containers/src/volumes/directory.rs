@@ -25,6 +25,7 @@ use crate::quota::{Quota, QuotaError};
 use crate::volumes::LockForRemoval;
 use crate::volumes::error::{VolumeError, of_system};
 use crate::volumes::record::Record;
+use crate::volumes::remove_tree::remove_tree;
 
 const MODE: u32 = 0o777;
 
@@ -164,7 +165,7 @@ fn delete(hidden: &Path) -> Result<(), VolumeError> {
     if hidden.is_dir() {
         forget_limits(hidden)?;
     }
-    match fs::remove_dir_all(hidden) {
+    match remove_tree(hidden) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(of_system("delete", hidden, &error)),
         _ => Ok(()),
     }

@@ -6,7 +6,7 @@
 //! record     a volume as its file records it
 //! files      the files of records: atomic, durable, with a lock for each volume
 //! place      the source of a volume, by the kind of its pool
-//! directory  volumes that are directories
+//! directory  volumes that are directories; remove_tree deletes one
 //! error      why a call fails
 //! ```
 //!
@@ -28,6 +28,7 @@ mod id;
 mod place;
 mod pool;
 mod record;
+mod remove_tree;
 #[cfg(test)]
 mod tests;
 
