@@ -58,6 +58,9 @@ pub enum ArenaError {
         /// Name or magic number of the file system.
         found: String,
     },
+    /// The file belongs to another user, or other users may write to it: they could change or cut it at any time.
+    #[error("not an arena of this user alone: {0}")]
+    NotPrivate(Mismatch),
     /// The watcher cancelled the creation of the arena. Nothing is left of it.
     #[error("the creation of the arena was cancelled")]
     GivenUp,

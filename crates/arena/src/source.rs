@@ -7,6 +7,8 @@
 //!     exists. A process that is killed before leaves nothing behind.
 //! S3. One open arena per file: `flock` on a file description that is not shared. The descriptor that is passed on
 //!     ([`ArenaFile::fd`]) carries no lock, so it may outlive this process.
+//! S4. A file that is opened by its name belongs to this user, and no other user may write to it. In a place where every
+//!     user makes files, it could be anyone's. Files that are passed on as descriptors are not looked at.
 
 use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,8 +16,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{self, AtFlags, FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
-use crate::error::ArenaError;
+use crate::error::{ArenaError, Mismatch};
 use crate::huge_pages::HUGE_BYTES;
 
 /// The origin of the arena's file.
@@ -134,11 +137,21 @@ pub(crate) fn publish(file: &ArenaFile, source: &ArenaSource) -> Result<(), Aren
     }
 }
 
-/// Opens an existing file.
+/// Opens an existing file of this user (S4).
 pub(crate) fn open(path: &Path) -> Result<OwnedFd, ArenaError> {
     // Without NONBLOCK, opening a FIFO of that name would block forever.
-    fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK, Mode::empty())
-        .map_err(ArenaError::os("open"))
+    let fd = fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK, Mode::empty())
+        .map_err(ArenaError::os("open"))?;
+    let status = fs::fstat(&fd).map_err(ArenaError::os("fstat"))?;
+    let user = geteuid().as_raw();
+    if status.st_uid != user {
+        return Err(ArenaError::NotPrivate(Mismatch::new("the user of the file", status.st_uid, user.to_string())));
+    }
+    let mode = status.st_mode & 0o777;
+    if mode & 0o022 != 0 {
+        return Err(ArenaError::NotPrivate(Mismatch::new("the mode of the file", format!("{mode:04o}"), "0600")));
+    }
+    Ok(fd)
 }
 
 /// The block size of the file system of an open file. Refuses file systems that are not in memory (S1).

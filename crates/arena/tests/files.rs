@@ -1,5 +1,6 @@
 //! The files that an arena may be in, and the processes that may open them.
 
+use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -66,6 +67,27 @@ fn a_file_is_private_new_and_opened_once() {
     assert_eq!(survivors, Survivors::default());
     assert!(matches!(Arena::open_fd(kept), Err(ArenaError::InUse)));
     drop(arena);
+}
+
+#[test]
+fn a_file_that_another_user_owns_or_may_write_is_refused() {
+    let Some(folder) = Folder::new("/dev/shm", "others") else { return };
+    drop(Arena::create(&ArenaConfig::file(folder.file(), 1 << 20)).expect("a new file"));
+    let refused = |what: &str| match Arena::open(&folder.file()) {
+        Err(ArenaError::NotPrivate(mismatch)) => assert!(mismatch.field.contains(what), "{mismatch}"),
+        other => panic!("{:?}", other.map(drop)),
+    };
+    for mode in [0o620, 0o602, 0o666] {
+        std::fs::set_permissions(folder.file(), Permissions::from_mode(mode)).expect("our file");
+        refused("mode");
+    }
+    std::fs::set_permissions(folder.file(), Permissions::from_mode(0o600)).expect("our file");
+    // Only root can give a file away.
+    if std::os::unix::fs::chown(folder.file(), Some(65_534), None).is_ok() {
+        refused("user");
+        std::os::unix::fs::chown(folder.file(), Some(0), None).expect("by root");
+    }
+    Arena::open(&folder.file()).expect("nothing has changed in it");
 }
 
 #[test]

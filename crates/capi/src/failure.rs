@@ -125,6 +125,7 @@ impl From<ArenaError> for Failure {
             ArenaError::TooLarge { .. } => libc::ENOMEM,
             ArenaError::NoSpace { .. } => libc::ENOSPC,
             ArenaError::InUse => libc::EBUSY,
+            ArenaError::NotPrivate(_) => libc::EACCES,
             ArenaError::Os { source, .. } => errno_in(source),
             ArenaError::Config(_)
             | ArenaError::FileSystem { .. }

@@ -159,6 +159,12 @@ fn a_runtime_directory_open_to_others_is_refused() {
     let mut command = scratch.command(["status"]);
     command.env("SLACKWATER_RUNTIME_DIR", &open);
     run(command).expect(1, &["mode 0700", "SLACKWATER_RUNTIME_DIR"]);
+    // As a kubelet makes it for a volume of a pod: no other user can have made anything in it.
+    let readable = scratch.dir("readable", 0o755);
+    let mut command = scratch.command(["status"]);
+    command.env("SLACKWATER_RUNTIME_DIR", &readable);
+    run(command).expect(0, &[]);
+    assert_eq!(fs::metadata(&readable).unwrap().permissions().mode() & 0o777, 0o700);
     let mut command = scratch.command(["status"]);
     command.env("SLACKWATER_RUNTIME_DIR", "/proc/nonexistent");
     run(command).expect(1, &["cannot make the runtime directory"]);

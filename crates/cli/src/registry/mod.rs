@@ -225,7 +225,7 @@ impl Registry {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed("make", &error)),
             _ => {}
         }
-        if !private_dir::is_private(&dir) {
+        if !private_dir::closed(&dir) {
             let what = format!("the runtime directory {} must be a directory of yours with mode 0700", dir.printable());
             return Err(Failure::failed(what).advise("set SLACKWATER_RUNTIME_DIR to one that is"));
         }

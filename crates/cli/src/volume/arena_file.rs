@@ -449,6 +449,9 @@ fn refused(path: &Path, error: &ArenaError) -> Failure {
                 .advise("it may hold unwritten data; nothing was changed")
                 .advise(format!("to abandon that data, move the arena away: {}", away(path)))
         }
+        ArenaError::NotPrivate(_) => Failure::failed(format!("the arena {name}: {error}"))
+            .advise("another user may have put it there, so it is not used; check whose it is")
+            .advise("then give it to this user (chown, chmod 600), remove it, or choose another file with --arena"),
         ArenaError::Config(mismatch) => Failure::usage(format!("invalid cache size: {mismatch}")),
         ArenaError::Os { call, source } => Failure::failed(format!("cannot use the arena {name}: {call}: {source}"))
             .advise("choose another --arena FILE, in a tmpfs directory that you can write to"),

@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, fchmod, fstat, open};
 use rustix::process::geteuid;
 
 /// The directory in `parent`, created if it does not exist.
@@ -55,6 +56,20 @@ pub fn make(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Closes a directory of this user to the others, if no other user can have made anything in it: as one that a kubelet has
+/// made, which gives directories the mode 0755. Returns whether it is private then (N1).
+pub fn closed(path: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(directory) = open(path, flags, Mode::empty()) else { return false };
+    let is_ours =
+        fstat(&directory).is_ok_and(|status| status.st_uid == geteuid().as_raw() && status.st_mode & 0o022 == 0);
+    if is_ours {
+        // If it fails, the directory is not private.
+        let _ = fchmod(&directory, Mode::RWXU);
+    }
+    is_private(path)
+}
+
 /// N1.
 pub fn is_private(path: &Path) -> bool {
     fs::symlink_metadata(path)
@@ -66,6 +81,23 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    #[test]
+    fn a_directory_in_which_only_this_user_makes_files_is_closed_to_others() {
+        let path = std::env::temp_dir().join(format!("slackwater-closed-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        for (mode, is_closed) in [(0o700, true), (0o755, true), (0o775, false), (0o777, false), (0o1777, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(closed(&path), is_closed, "{mode:o}");
+            let now = fs::metadata(&path).unwrap().mode() & 0o7777;
+            assert_eq!(now, if is_closed { 0o700 } else { mode }, "{mode:o}");
+        }
+        fs::remove_dir(&path).unwrap();
+        symlink("/tmp", &path).unwrap();
+        assert!(!closed(&path));
+        fs::remove_file(&path).unwrap();
+        assert!(!closed(&path));
+    }
 
     #[test]
     fn a_taken_name_does_not_prevent_a_private_directory() {
