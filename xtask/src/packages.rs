@@ -2,10 +2,11 @@
 //!
 //! Root on a machine with apt installs them. Elsewhere the tests that need a missing one are skipped and listed.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::suites::{is_installed, is_root};
@@ -87,13 +88,15 @@ pub(crate) fn install(programs: &[Program]) {
 }
 
 /// Keeps packages such as `prometheus` from starting their services while it exists, by a policy that Debian's scripts
-/// ask. A policy that the machine already has stays.
+/// ask. A policy that the machine already has stays. At the end, services that the packages enabled at boot are disabled.
 struct NoServices {
     is_ours: bool,
+    enabled_before: BTreeSet<PathBuf>,
 }
 
 impl NoServices {
     const POLICY: &str = "/usr/sbin/policy-rc.d";
+    const UNITS: &str = "/etc/systemd/system";
 
     fn begin() -> Self {
         let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(Self::POLICY);
@@ -101,7 +104,7 @@ impl NoServices {
         if !is_ours && !Path::new(Self::POLICY).exists() {
             println!("{} cannot be written: packages may start services", Self::POLICY);
         }
-        Self { is_ours }
+        Self { is_ours, enabled_before: enabled(Path::new(Self::UNITS)) }
     }
 }
 
@@ -111,5 +114,40 @@ impl Drop for NoServices {
             // A policy that is left over starts no service; the administrator sees it.
             let _ = fs::remove_file(Self::POLICY);
         }
+        for link in enabled(Path::new(Self::UNITS)).difference(&self.enabled_before) {
+            let unit = link.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            match fs::remove_file(link) {
+                Ok(()) => println!("{unit} is not started at boot (systemctl enable {unit} would change that)"),
+                Err(error) => println!("{unit} is started at boot: {}: {error}", link.display()),
+            }
+        }
+    }
+}
+
+/// The links by which units are enabled: those in the folders of the units that want or require them.
+fn enabled(units: &Path) -> BTreeSet<PathBuf> {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_of_links = |folder: &PathBuf| folder.extension().is_some_and(|end| end == "wants" || end == "requires");
+    let links = entries(units).filter(is_of_links).flat_map(|folder| entries(&folder).collect::<Vec<_>>());
+    links.filter(|path| path.is_symlink()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn enabled_units_are_links_in_folders_of_those_that_want_them() {
+        let units = std::env::temp_dir().join(format!("slackwater-units-{}", std::process::id()));
+        let wants = units.join("multi-user.target.wants");
+        fs::create_dir_all(&wants).unwrap();
+        symlink("/lib/systemd/system/x.service", wants.join("x.service")).unwrap();
+        fs::write(wants.join("README"), "").unwrap();
+        symlink("/dev/null", units.join("masked.service")).unwrap();
+        assert_eq!(enabled(&units).into_iter().collect::<Vec<_>>(), [wants.join("x.service")]);
+        assert!(enabled(&units.join("missing")).is_empty());
+        fs::remove_dir_all(&units).unwrap();
     }
 }

@@ -27,8 +27,8 @@ impl Arena {
     /// [`Survivors::damages`] names these, and their bytes stay in the file.
     ///
     /// # Errors
-    /// [`ArenaError::InUse`] if another process has it open; [`ArenaError::NotPrivate`] if it belongs to another user, or
-    /// others may write to it; [`ArenaError::FileSystem`] if it is not on tmpfs or hugetlbfs; [`ArenaError::Foreign`], [`ArenaError::Version`], [`ArenaError::Length`] or [`ArenaError::Damaged`]
+    /// [`ArenaError::InUse`] if another process has it open. [`ArenaError::NotPrivate`] if it belongs to another user, or
+    /// others may write to it. [`ArenaError::FileSystem`] if it is not on tmpfs or hugetlbfs; [`ArenaError::Foreign`], [`ArenaError::Version`], [`ArenaError::Length`] or [`ArenaError::Damaged`]
     /// if its header is not that of a valid arena of this format; [`ArenaError::Os`] otherwise. The file is unchanged
     /// then.
     ///

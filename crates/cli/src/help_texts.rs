@@ -383,8 +383,8 @@ says what happens in each failure.
 
 Examples:
   slackwater docker-plugin --pool /srv/volumes
-  docker volume create -d slackwater data
-  docker volume create -d slackwater -o source=/srv/www www";
+  docker volume create --driver slackwater data
+  docker volume create --driver slackwater -o source=/srv/www www";
 
 #[cfg(test)]
 mod tests {

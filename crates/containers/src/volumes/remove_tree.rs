@@ -48,7 +48,7 @@ pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
     let mut refilled = 0;
     loop {
         if waiting.is_empty() {
-            // What the first scan has left, for lack of room or because entries moved while others were removed.
+            // Names that found no place in the first scan, and entries that a file system skips while others are removed.
             waiting = scan(&directory, room(&above).max(1))?;
         }
         if let Some(below) = waiting.pop() {
