@@ -311,3 +311,23 @@ fn attributes_are_known_until_the_last_answer_is_too_old() {
     assert_eq!(known(Duration::from_secs(1)), None);
     assert_eq!(known(Duration::from_secs(3)), Some(10));
 }
+
+/// As chown(2) of Linux, which leaves those of a directory alone. On a backend that is a file system, its kernel does it.
+#[test]
+fn a_change_of_owner_clears_setuid_and_setgid_of_all_but_directories() {
+    const FIFO: u32 = 0o010_000;
+    let rig = Rig::by_hand();
+    let root = rig.volume.root().unwrap();
+    let special = NewNode::Special { type_bits: FIFO, rdev: 0 };
+    for (name, node, mode, left) in [
+        ("file", NewNode::File, 0o6755, 0o755),
+        ("file for locks", NewNode::File, 0o6745, 0o2745),
+        ("fifo", special, 0o6755, 0o755),
+        ("directory", NewNode::Directory, 0o6755, 0o6755),
+    ] {
+        let inode = rig.volume.make(&root, name, node, mode).unwrap();
+        rig.volume.setattr(&inode, AttrChange { mode: Some(mode), ..AttrChange::default() }).unwrap();
+        rig.volume.setattr(&inode, AttrChange { uid: Some(7), ..AttrChange::default() }).unwrap();
+        assert_eq!((inode.attr().mode & 0o7777, inode.attr().uid), (left, 7), "{name}");
+    }
+}

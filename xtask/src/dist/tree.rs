@@ -53,7 +53,7 @@ impl Tree {
         }
         tree.add(CONFIGURATION, read(Path::new("dist/slackwater.toml"))?, 0o644);
         tree.add("usr/lib/systemd/system/slackwater.service", unit("slackwater.service")?, 0o644);
-        for name in ["slackwater-hardened.conf", "slackwater-keep.conf"] {
+        for name in ["slackwater-fuse.conf", "slackwater-hardened.conf", "slackwater-keep.conf"] {
             tree.add(&format!("usr/share/doc/slackwater/examples/{name}"), unit(name)?, 0o644);
         }
         tree.add_compressed("usr/share/man/man1/slackwater.1.gz", &run(release.target, binary, &["man"])?)?;

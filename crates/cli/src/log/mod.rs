@@ -31,7 +31,14 @@ enum Format {
 
 /// Logs warnings and errors from now on; `SLACKWATER_LOG` changes the level.
 pub(crate) fn start() {
-    let level = env::var("SLACKWATER_LOG").ok().and_then(|level| level.parse().ok());
+    let level = match env::var("SLACKWATER_LOG").unwrap_or_default().as_str() {
+        "" => LevelFilter::WARN,
+        level => level.parse().unwrap_or_else(|_| {
+            const LEVELS: &str = "off, error, warn, info, debug and trace";
+            errln!("slackwater: SLACKWATER_LOG={level:?} is unknown; using warn (the levels are {LEVELS})");
+            LevelFilter::WARN
+        }),
+    };
     let format = env::var("SLACKWATER_LOG_FORMAT").unwrap_or_default();
     let format = match format.as_str() {
         "" | "text" => Format::Text,
@@ -41,7 +48,7 @@ pub(crate) fn start() {
             Format::Text
         }
     };
-    print(level.unwrap_or(LevelFilter::WARN), format, StandardError::new(format)).init();
+    print(level, format, StandardError::new(format)).init();
 }
 
 type Forward = Box<dyn Fn(&str) + Send + Sync>;

@@ -113,7 +113,7 @@ pub(super) static VOLUME: [Metric<Status>; 31] = [
     metric("slackwater_volume_dontcache_passes", Plain, Counter, "Flusher passes for DONTCACHE writes", |it| number(it.dontcache.passes)),
     metric("slackwater_volume_switches", Plain, Counter, "Files that moved to another tenant", |it| number(it.switches.done)),
     metric("slackwater_volume_switches_in_flight", Plain, Gauge, "Files that are moving to another tenant", |it| number(it.switches.in_flight)),
-    metric("slackwater_volume_tenants", Plain, Gauge, "Tenants with data on it, including those without their own series; for a mount process, all tenants", |it| number(it.tenants.len() as u64 + it.more_tenants)),
+    metric("slackwater_volume_tenants", Plain, Gauge, "Tenants with data on it and those above them, including those without their own series; for a mount process, all tenants", |it| number(it.tenants.len() as u64 + it.more_tenants)),
     metric("slackwater_volume_open_files", Plain, Gauge, "Open file descriptions", |it| number(it.open_files)),
     metric("slackwater_volume_inodes", Plain, Gauge, "Inodes in memory", |it| number(it.inodes)),
     metric("slackwater_volume_starting", Plain, Gauge, "1 while it writes back what a killed process left", |it| flag(it.phase == Phase::Starting)),

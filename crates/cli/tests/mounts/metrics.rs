@@ -150,11 +150,14 @@ fn events_are_json_lines_on_request() {
 }
 
 #[test]
-fn an_unknown_log_format_is_reported() {
+fn an_unknown_level_or_format_of_the_log_is_reported() {
     let scratch = Scratch::new();
     let mut command = scratch.command(["status"]);
-    command.env("SLACKWATER_LOG_FORMAT", "xml");
-    run(command).expect(0, &["SLACKWATER_LOG_FORMAT=\"xml\" is unknown", "json"]);
+    command.env("SLACKWATER_LOG_FORMAT", "xml").env("SLACKWATER_LOG", "verbose");
+    run(command).expect(
+        0,
+        &["SLACKWATER_LOG_FORMAT=\"xml\" is unknown", "json", "SLACKWATER_LOG=\"verbose\" is unknown; using warn"],
+    );
 }
 
 #[test]

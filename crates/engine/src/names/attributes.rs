@@ -50,7 +50,7 @@ impl SuperBlock {
         // Any change of owner clears them, and a flush may be about to restore the cached mode.
         let taken = match change {
             AttrChange { uid: None, gid: None, .. } => 0,
-            _ if inode.kind() != NodeKind::File => 0,
+            _ if matches!(inode.kind(), NodeKind::Directory | NodeKind::Symlink) => 0,
             _ => suidgid_bits(earlier.mode),
         };
         let mode = change.mode.or((taken != 0).then_some(earlier.mode & 0o7777 & !taken));

@@ -306,7 +306,8 @@ fn probe_features() -> Vec<Finding> {
         None => Finding::Good("requests come over io_uring (mount --transport)".into()),
         Some(why) => Finding::missing(
             format!("requests cannot come over io_uring: {why}"),
-            "the speed of small reads and writes: with io_uring they wake up no other CPU",
+            "the speed of small reads and writes: a 4 KiB write of a program on another idle CPU takes 68 us instead of 6 \
+             (slackwater-fuse.conf among the examples of the package turns it on at boot)",
         ),
     });
     findings
