@@ -8,7 +8,8 @@
 //!
 //! Y2. The data that an earlier process left is charged to the tenants of its files, which are found by their
 //!     [keys](Tenants::key). A tenant that does not exist any more leaves its data to the root, as in Y1.
-//! Y3. The `Memcg` of a tenant is a child of that of its [parent](Tenant::parent), as it was found last.
+//! Y3. The `Memcg` of a tenant is a child of that of its [parent](Tenant::parent), as the latest lookup has found it. Lookups
+//!     for several cgroups below one tenant are of different age: an older one changes nothing that a newer one has set.
 //!
 //! # Lock order
 //! The table comes before the engine's leaves: a tenant is created, and its limit set, under it. Lookups are made
@@ -35,7 +36,8 @@ const EXIT_POLL_INTERVAL: Duration = Duration::from_secs(5);
 struct Charged {
     memcg: Arc<Memcg>,
     limit_bytes: Option<u64>,
-    parent: Option<Arc<Tenant>>,
+    /// See [`AsOf`]: the lookup that this is from.
+    as_of: u64,
 }
 
 impl Charged {
@@ -95,10 +97,7 @@ impl Tenancy {
         loop {
             let changes = self.changes.load(Ordering::Acquire); // before the lookup
             let tenant = find()?;
-            if let Some(charged) = self.charged.read().get(&tenant.id)
-                && charged.limit_bytes == tenant.limit_bytes
-                && charged.parent == tenant.parent
-            {
+            if let Some(charged) = as_found(&self.charged.read(), &tenant) {
                 return Some(Arc::clone(&charged.memcg));
             }
             if let Some(memcg) = self.insert(&tenant, changes) {
@@ -176,18 +175,23 @@ impl Tenancy {
         let above = tenant.parent.as_ref().map(|parent| self.insert_into(table, parent, replaced));
         let is_below =
             |memcg: &Memcg| memcg.parent().map(|parent| parent.id()) == above.as_ref().map(|above| above.id());
-        if let Entry::Occupied(known) = table.entry(tenant.id)
-            && !is_below(&known.get().memcg)
-        {
-            replaced.push(known.remove().memcg);
+        let as_of = tenant.as_of.get();
+        if let Entry::Occupied(known) = table.entry(tenant.id) {
+            if known.get().as_of > as_of {
+                // A lookup for another cgroup below it has seen more (Y3).
+                return Arc::clone(&known.get().memcg);
+            }
+            if !is_below(&known.get().memcg) {
+                replaced.push(known.remove().memcg);
+            }
         }
         let charged = table.entry(tenant.id).or_insert_with(|| {
             let memcg = self.engine.memcg_create(&tenant.path, above.as_ref(), tenant.limit_bytes);
             memcg.set_key(self.tenants.key(tenant.id));
-            Charged { memcg, limit_bytes: tenant.limit_bytes, parent: None }
+            Charged { memcg, limit_bytes: tenant.limit_bytes, as_of }
         });
         charged.set_limit(tenant.limit_bytes);
-        charged.parent.clone_from(&tenant.parent);
+        charged.as_of = as_of;
         Arc::clone(&charged.memcg)
     }
 
@@ -203,6 +207,24 @@ impl Tenancy {
     }
 }
 
+/// The entry of a tenant, if the table has its limit and those above it as they were found.
+fn as_found<'a>(table: &'a HashMap<TenantId, Charged>, tenant: &Tenant) -> Option<&'a Charged> {
+    let has_parent = |charged: &Charged, parent: Option<&Charged>| {
+        charged.memcg.parent().map(|parent| parent.id()) == parent.map(|parent| parent.memcg.id())
+    };
+    for level in tenant.lineage() {
+        let charged = table.get(&level.id)?;
+        let parent = match &level.parent {
+            Some(parent) => Some(table.get(&parent.id)?),
+            None => None,
+        };
+        if charged.limit_bytes != level.limit_bytes || !has_parent(charged, parent) {
+            return None;
+        }
+    }
+    table.get(&tenant.id)
+}
+
 /// Takes tenants offline when their cgroups are removed, until the tenancy is dropped.
 fn watch(tenancy: &Weak<Tenancy>, mut watcher: Watcher) {
     loop {
@@ -214,5 +236,72 @@ fn watch(tenancy: &Weak<Tenancy>, mut watcher: Watcher) {
         drop(polled);
         let Some(tenancy) = tenancy.upgrade() else { return };
         watcher.drain().into_iter().for_each(|id| tenancy.forget(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use slackwater::{ManualClock, Tick, Timestamp, Tunables};
+    use slackwater_arena::{Arena, ArenaConfig};
+
+    use super::*;
+    use crate::tenants::{AsOf, TenantBy};
+
+    const MIB: u64 = 1 << 20;
+
+    fn tenancy() -> (Engine, Arc<Tenancy>) {
+        let clock = Arc::new(ManualClock::new(Timestamp(1)));
+        let engine = Engine::new(Arena::create(&ArenaConfig::memfd(MIB)).unwrap(), clock.clone(), Tunables::default());
+        let tenants = Tenants::new(TenantBy::Volume, BTreeMap::new(), clock).unwrap();
+        let tenancy = Tenancy::new(tenants, &engine).unwrap();
+        (engine, tenancy)
+    }
+
+    /// A tenant as a lookup at `as_of` finds it.
+    fn tenant(id: u64, limit_mib: u64, as_of: u64, parent: Option<&Arc<Tenant>>) -> Arc<Tenant> {
+        let (id, path, as_of) = (TenantId(id), format!("/{id}"), AsOf::new(Tick(as_of)));
+        Arc::new(Tenant {
+            id,
+            path,
+            limit_bytes: Some(limit_mib * MIB),
+            dontcache: None,
+            parent: parent.cloned(),
+            as_of,
+        })
+    }
+
+    /// The limits of a tenant and of those above it.
+    fn limits_mib(memcg: &Arc<Memcg>) -> Vec<u64> {
+        let lineage = std::iter::successors(Some(memcg), |memcg| memcg.parent());
+        lineage.map(|memcg| memcg.limit_bytes().unwrap() / MIB).collect()
+    }
+
+    #[test]
+    fn an_older_lookup_changes_nothing_that_a_newer_one_has_set() {
+        let (engine, tenancy) = tenancy();
+        // Since 20, all pods have a limit, and that of the pod is smaller.
+        let (pods, before) = (tenant(1, 64, 20, None), tenant(2, 16, 10, None));
+        let pod = tenant(2, 8, 20, Some(&pods));
+        let (a, b) = (tenant(3, 32, 10, Some(&before)), tenant(4, 32, 20, Some(&pod)));
+        let of_b = tenancy.insert(&b, 0).unwrap();
+        assert_eq!(limits_mib(&of_b), [32, 8, 64]);
+        let of_a = tenancy.insert(&a, 0).unwrap();
+        assert_eq!(limits_mib(&of_a), [32, 8, 64]);
+        assert!(Arc::ptr_eq(of_a.parent().unwrap(), of_b.parent().unwrap()));
+        let found = |tenant: &Tenant| as_found(&tenancy.charged.read(), tenant).map(|it| Arc::clone(&it.memcg));
+        assert!(found(&a).is_none() && found(&b).is_some_and(|memcg| Arc::ptr_eq(&memcg, &of_b)));
+
+        // The next lookup for the other container agrees.
+        let a = tenant(3, 32, 30, Some(&tenant(2, 8, 30, Some(&tenant(1, 64, 30, None)))));
+        assert!(Arc::ptr_eq(&tenancy.insert(&a, 0).unwrap(), &of_a));
+
+        // The limit of all pods goes. The view of one container still has it, and its tenant moves at its next write.
+        let b = tenant(4, 32, 40, Some(&tenant(2, 8, 40, None)));
+        assert_eq!(limits_mib(&tenancy.insert(&b, 0).unwrap()), [32, 8]);
+        assert!(found(&a).is_none());
+        assert_eq!(limits_mib(&tenancy.insert(&a, 0).unwrap()), [32, 8]);
+        assert!(!engine.memcg_offline(&of_a) && !engine.memcg_offline(&of_b), "both are replaced");
     }
 }

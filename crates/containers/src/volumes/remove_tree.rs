@@ -42,44 +42,50 @@ struct Above {
 /// # Blocking
 /// Until everything is removed.
 pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
+    let top = open(CWD, path)?;
+    // It is there: whatever is not found is an entry that something else removes meanwhile.
+    let is_lost = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    empty(top).map_err(|error| if is_lost(&error) { io::Error::other(error) } else { error })?;
+    std::fs::remove_dir(path)
+}
+
+/// Removes all entries of a directory.
+fn empty(mut directory: OwnedFd) -> io::Result<()> {
     let mut above: Vec<Above> = Vec::new();
-    let mut directory = open(CWD, path)?;
+    // The names that wait on the levels of `above`.
+    let mut waiting_above = 0;
     let mut waiting = scan(&directory, WAITING_MAX)?;
     let mut refilled = 0;
     loop {
         if waiting.is_empty() {
             // Names that found no place in the first scan, and entries that a file system skips while others are removed.
-            waiting = scan(&directory, room(&above).max(1))?;
+            waiting = scan(&directory, WAITING_MAX.saturating_sub(waiting_above).max(1))?;
         }
         if let Some(below) = waiting.pop() {
             let next = match open(&directory, below.as_c_str()) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 next => next?,
             };
+            waiting_above += waiting.len();
             above.push(Above { id: id_of(&directory)?, below, waiting });
             directory = next;
-            waiting = scan(&directory, room(&above))?;
+            waiting = scan(&directory, WAITING_MAX.saturating_sub(waiting_above))?;
             continue;
         }
-        let Some(level) = above.pop() else { break };
+        let Some(level) = above.pop() else { return Ok(()) };
         directory = open(&directory, c"..")?;
         if id_of(&directory)? != level.id {
             return Err(io::Error::other("a directory was moved while it was removed"));
         }
         waiting = level.waiting;
+        waiting_above -= waiting.len();
         match unlinkat(&directory, &level.below, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => refilled = 0,
             // It has new entries: the next scan finds it.
-            Err(Errno::NOTEMPTY) if refilled < REFILLED_MAX => refilled += 1,
+            Err(Errno::NOTEMPTY | Errno::EXIST) if refilled < REFILLED_MAX => refilled += 1,
             Err(errno) => return Err(errno.into()),
         }
     }
-    std::fs::remove_dir(path)
-}
-
-/// Names that may be kept on a further level.
-fn room(above: &[Above]) -> usize {
-    WAITING_MAX.saturating_sub(above.iter().map(|level| level.waiting.len()).sum())
 }
 
 /// Removes files and empty directories. Returns the names of at most `most` others, and ends when it has these.

@@ -56,14 +56,15 @@ pub fn make(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Closes a directory of this user to the others, if no other user can have made anything in it: as one that a kubelet has
-/// made, which gives directories the mode 0755. Returns whether it is private then (N1).
+/// Closes an empty directory of this user to the others, such as one that a kubelet has made, which gives directories the
+/// mode 0755. One with entries may be a directory that others use, and stays. Returns whether it is private then (N1).
 pub fn closed(path: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(directory) = open(path, flags, Mode::empty()) else { return false };
     let is_ours =
         fstat(&directory).is_ok_and(|status| status.st_uid == geteuid().as_raw() && status.st_mode & 0o022 == 0);
-    if is_ours {
+    let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    if is_ours && !is_private(path) && is_empty() {
         // If it fails, the directory is not private.
         let _ = fchmod(&directory, Mode::RWXU);
     }
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_in_which_only_this_user_makes_files_is_closed_to_others() {
+    fn an_empty_directory_in_which_only_this_user_makes_files_is_closed_to_others() {
         let path = std::env::temp_dir().join(format!("slackwater-closed-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
         for (mode, is_closed) in [(0o700, true), (0o755, true), (0o775, false), (0o777, false), (0o1777, false)] {
@@ -92,7 +93,10 @@ mod tests {
             let now = fs::metadata(&path).unwrap().mode() & 0o7777;
             assert_eq!(now, if is_closed { 0o700 } else { mode }, "{mode:o}");
         }
-        fs::remove_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(path.join("file"), "").unwrap();
+        assert!(!closed(&path) && fs::metadata(&path).unwrap().mode() & 0o777 == 0o755, "others may use it");
+        fs::remove_dir_all(&path).unwrap();
         symlink("/tmp", &path).unwrap();
         assert!(!closed(&path));
         fs::remove_file(&path).unwrap();

@@ -359,8 +359,8 @@ impl Memcg {
     /// Called when one of its writers finds no free frame. Of the tenant and its ancestors, the full ones and their
     /// descendants start writing back. `volumes`: where their wbs may be.
     pub(crate) fn request_frames(&self, volumes: &[Arc<SuperBlock>]) {
-        let full = self.lineage().filter(|memcg| !memcg.is_below_limit());
-        let Some(full) = full.inspect(|memcg| memcg.want_frames.raise()).last() else { return };
+        self.lineage().filter(|memcg| !memcg.is_below_limit()).for_each(|memcg| memcg.want_frames.raise());
+        let Some(full) = self.outermost_full() else { return };
         // Does not use `cgwbs`: a descendant may be what fills it, and a tenant going offline has no list any more.
         let wake = |wb: &Arc<BdiWriteback>| {
             if wb.memcg.is_self_or_descendant_of(full) {
@@ -368,6 +368,17 @@ impl Memcg {
             }
         };
         volumes.iter().for_each(|sb| sb.for_each_wb(wake));
+    }
+
+    /// Of the tenant and its ancestors, the outermost one that is at its limit.
+    fn outermost_full(&self) -> Option<&Memcg> {
+        self.lineage().filter(|memcg| !memcg.is_below_limit()).last()
+    }
+
+    /// Those of `all` whose pages count for the outermost limit that this tenant waits for.
+    pub(crate) fn all_below_full<'a>(&'a self, all: &'a [Arc<Memcg>]) -> impl Iterator<Item = &'a Arc<Memcg>> {
+        let full = self.outermost_full();
+        all.iter().filter(move |memcg| full.is_some_and(|full| memcg.is_self_or_descendant_of(full)))
     }
 
     /// Charges frames of it that can no longer be dropped.

@@ -278,8 +278,11 @@ fn write_pages(
     sb.writable()?;
     if !terms.memcg.may_dirty() {
         let engine = sb.engine();
-        terms.memcg.flush_foreign(engine.clock.now(), &engine.tunables);
         terms.memcg.request_frames(&engine.super_blocks());
+        // Pages of any of them may fill a limit above this one.
+        for memcg in terms.memcg.all_below_full(&engine.tenants.all()) {
+            memcg.flush_foreign(engine.clock.now(), &engine.tunables);
+        }
         return Ok(Written::NoFrames);
     }
     if inode.slot().is_none() && !begin_dirtying(inode, terms)? {

@@ -55,8 +55,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use slackwater::Clock;
+use slackwater::{Clock, Tick};
 use slackwater_sync::shim::Arc;
+use slackwater_sync::shim::atomic::{AtomicU64, Ordering};
 
 use by_cgroup::ByCgroup;
 pub use cgroup_names::CgroupNameError;
@@ -187,7 +188,42 @@ pub struct Tenant {
     ///
     /// [`Memcg::LEVELS_MAX`]: slackwater::Memcg::LEVELS_MAX
     pub parent: Option<Arc<Tenant>>,
+    pub(crate) as_of: AsOf,
 }
+
+/// When the limits of a tenant were read last, in nanoseconds of the engine's clock. Cgroups below one tenant are looked
+/// up at different times, and the latest is right. It is no part of what a tenant is: any two are equal.
+#[derive(Debug, Default)]
+pub(crate) struct AsOf(AtomicU64);
+
+impl AsOf {
+    pub(crate) fn new(now: Tick) -> Self {
+        Self(AtomicU64::new(now.0))
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The limits were read again at `other`, and are the same.
+    pub(crate) fn note(&self, other: &Self) {
+        self.0.fetch_max(other.get(), Ordering::Relaxed);
+    }
+}
+
+impl Clone for AsOf {
+    fn clone(&self) -> Self {
+        Self(AtomicU64::new(self.get()))
+    }
+}
+
+impl PartialEq for AsOf {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for AsOf {}
 
 impl Tenant {
     /// The tenant and those above it, the nearest first.
@@ -321,5 +357,5 @@ impl Tenants {
 
 fn configured_tenant(id: TenantId, path: String, configured: &ConfigTable) -> Tenant {
     let TenantConfig { limit_bytes, dontcache } = configured.get(Path::new(&path)).unwrap_or_default();
-    Tenant { id, path, limit_bytes, dontcache, parent: None }
+    Tenant { id, path, limit_bytes, dontcache, parent: None, as_of: AsOf::default() }
 }

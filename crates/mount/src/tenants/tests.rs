@@ -45,7 +45,17 @@ fn each_user_is_a_tenant() {
     let tenants = Tenants::new(TenantBy::Uid, limits, clock()).unwrap();
     let user = tenants.find(1, 1000).unwrap();
     let path = "uid:1000".to_owned();
-    assert_eq!(*user, Tenant { id: TenantId(1000), path, limit_bytes: Some(MIB), dontcache: None, parent: None });
+    assert_eq!(
+        *user,
+        Tenant {
+            id: TenantId(1000),
+            path,
+            limit_bytes: Some(MIB),
+            dontcache: None,
+            parent: None,
+            as_of: AsOf::default()
+        }
+    );
     assert_eq!(tenants.find(1, 0).unwrap().limit_bytes, None);
     assert_eq!(tenants.find(0, 1000), Some(user), "a caller in another pid namespace still has a uid");
     assert!(tenants.watcher().is_none());
@@ -78,7 +88,17 @@ fn a_volume_is_one_tenant() {
     assert!(tenants.has_dontcache());
     let tenant = tenants.find(0, 0).unwrap();
     let path = "volume".to_owned();
-    assert_eq!(*tenant, Tenant { id: TenantId(0), path, limit_bytes: Some(MIB), dontcache: Some(true), parent: None });
+    assert_eq!(
+        *tenant,
+        Tenant {
+            id: TenantId(0),
+            path,
+            limit_bytes: Some(MIB),
+            dontcache: Some(true),
+            parent: None,
+            as_of: AsOf::default()
+        }
+    );
     assert_eq!(tenant, tenants.find(7, 1000).unwrap());
 }
 

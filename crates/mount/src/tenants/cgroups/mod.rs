@@ -22,7 +22,7 @@ use crate::lock_order::LAST;
 use crate::tenants::error::LookupError;
 use crate::tenants::limits::Limits;
 use crate::tenants::watches::Watches;
-use crate::tenants::{Tenant, TenantConfig, TenantId};
+use crate::tenants::{AsOf, Tenant, TenantConfig, TenantId};
 use slackwater_host::cgroup::{Hierarchy, Kind, Layout};
 
 /// How long a limit is cached.
@@ -99,7 +99,7 @@ impl Cgroups {
         drop(known);
         if let Ok((found, _)) = self.directory(id.kind, &path)
             && found == id
-            && let Ok(tenant) = self.find(id.kind, &path)
+            && let Ok(tenant) = self.find(id.kind, &path, now)
         {
             return Some(self.store(id, path, tenant, now, removals));
         }
@@ -114,7 +114,7 @@ impl Cgroups {
             return Ok((id, Arc::clone(&cgroup.tenant)));
         }
         let removals = self.removals();
-        let tenant = self.find(kind, &path)?;
+        let tenant = self.find(kind, &path, now)?;
         Ok((id, self.store(id, path, tenant, now, removals)))
     }
 
@@ -163,7 +163,7 @@ impl Cgroups {
         self.layout.hierarchy(kind).ok_or(LookupError::Nowhere)
     }
 
-    fn find(&self, kind: Kind, path: &Path) -> Result<Tenant, LookupError> {
+    fn find(&self, kind: Kind, path: &Path, now: Tick) -> Result<Tenant, LookupError> {
         let hierarchy = self.hierarchy(kind)?;
         let mut lineage = hierarchy.lineage(path);
         let named = lineage.find_map(|level| Some((level, self.limits.of(&self.layout, kind, level)?)));
@@ -175,9 +175,9 @@ impl Cgroups {
         let outermost = above.into_iter().rev().take(Memcg::LEVELS_MAX - 1);
         let parent =
             outermost.map(|(level, limit_bytes)| (level, Some(limit_bytes))).try_fold(None, |above, level| {
-                self.tenant_at(hierarchy, kind, level, above).map(|tenant| Some(Arc::new(tenant)))
+                self.tenant_at(hierarchy, kind, level, above, now).map(|tenant| Some(Arc::new(tenant)))
             })?;
-        self.tenant_at(hierarchy, kind, (path, limit_bytes), parent)
+        self.tenant_at(hierarchy, kind, (path, limit_bytes), parent, now)
     }
 
     /// The tenant that is the cgroup at a path, with this limit. Its removal is noticed from now on.
@@ -187,6 +187,7 @@ impl Cgroups {
         kind: Kind,
         (path, limit_bytes): (&Path, Option<u64>),
         parent: Option<Arc<Tenant>>,
+        now: Tick,
     ) -> Result<Tenant, LookupError> {
         let dontcache = hierarchy.lineage(path).find_map(|level| self.limits.dontcache(level));
         let (id, directory) = self.directory(kind, path)?;
@@ -194,7 +195,8 @@ impl Cgroups {
         if path != hierarchy.root {
             self.watches.watch(id, &directory)?;
         }
-        Ok(Tenant { id: id.into(), path: path.to_string_lossy().into_owned(), limit_bytes, dontcache, parent })
+        let (id, path, as_of) = (id.into(), path.to_string_lossy().into_owned(), AsOf::new(now));
+        Ok(Tenant { id, path, limit_bytes, dontcache, parent, as_of })
     }
 
     /// Caches a result that was found after `removals`.
@@ -212,7 +214,13 @@ impl Cgroups {
         match known.entry(id) {
             Entry::Occupied(mut entry) => {
                 let cgroup = entry.get_mut();
-                if *cgroup.tenant != tenant {
+                if *cgroup.tenant == tenant {
+                    cgroup
+                        .tenant
+                        .lineage()
+                        .zip(tenant.lineage())
+                        .for_each(|(known, again)| known.as_of.note(&again.as_of));
+                } else {
                     cgroup.tenant = Arc::new(tenant);
                 }
                 (cgroup.path, cgroup.read_at) = (path, now);

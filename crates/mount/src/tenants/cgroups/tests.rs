@@ -250,7 +250,14 @@ fn the_cache_is_bounded() {
     let machine = Machine::new();
     machine.cgroup("unified/a");
     let cgroups = cgroups(machine.v2(), &[]);
-    let tenant = Tenant { id: TenantId(1), path: "/a".to_owned(), limit_bytes: None, dontcache: None, parent: None };
+    let tenant = Tenant {
+        id: TenantId(1),
+        path: "/a".to_owned(),
+        limit_bytes: None,
+        dontcache: None,
+        parent: None,
+        as_of: AsOf::default(),
+    };
     for inode in 0..2 * CACHED_MAX as u64 {
         cgroups.store(CgroupId { kind: Kind::Unified, inode }, "/a".into(), tenant.clone(), START, 0);
         assert!(cgroups.known.lock().len() <= CACHED_MAX);
