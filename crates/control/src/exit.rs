@@ -74,6 +74,12 @@ impl Failure {
         Self::new(Reason::Busy, what)
     }
 
+    /// The failure of a build without the cargo feature `object`.
+    pub fn no_object_stores() -> Self {
+        Self::usage("this build of slackwater has no object stores")
+            .advise("use a released binary, or build it: cargo build --release -p slackwater-cli --features object")
+    }
+
     /// Adds a line that says what to do.
     pub fn advise(mut self, line: impl Into<String>) -> Self {
         self.advice.push(line.into());

@@ -209,20 +209,13 @@ impl Tenancy {
 
 /// The entry of a tenant, if the table has its limit and those above it as they were found.
 fn as_found<'a>(table: &'a HashMap<TenantId, Charged>, tenant: &Tenant) -> Option<&'a Charged> {
-    let has_parent = |charged: &Charged, parent: Option<&Charged>| {
-        charged.memcg.parent().map(|parent| parent.id()) == parent.map(|parent| parent.memcg.id())
+    let charged = table.get(&tenant.id)?;
+    let parent = match &tenant.parent {
+        Some(parent) => Some(as_found(table, parent)?.memcg.id()),
+        None => None,
     };
-    for level in tenant.lineage() {
-        let charged = table.get(&level.id)?;
-        let parent = match &level.parent {
-            Some(parent) => Some(table.get(&parent.id)?),
-            None => None,
-        };
-        if charged.limit_bytes != level.limit_bytes || !has_parent(charged, parent) {
-            return None;
-        }
-    }
-    table.get(&tenant.id)
+    let has_parent = charged.memcg.parent().map(|parent| parent.id()) == parent;
+    (has_parent && charged.limit_bytes == tenant.limit_bytes).then_some(charged)
 }
 
 /// Takes tenants offline when their cgroups are removed, until the tenancy is dropped.

@@ -19,18 +19,13 @@ use crate::source::opened::Opening;
 /// The format of the log of a build that reads no local logs.
 pub(crate) const LOG_FORMAT: u32 = 0;
 
-fn absent() -> Failure {
-    Failure::usage("this build of slackwater has no object stores")
-        .advise("use a released binary, or build it: cargo build --release -p slackwater-cli --features object")
-}
-
 /// An open volume, of which this build has none.
 #[derive(Clone)]
 pub(crate) enum Volume {}
 
 impl Volume {
     pub(crate) fn open(_: &ObjectVolume, _: &Entry, _: &VolumeSpec, _: bool, _: Opening<'_>) -> Result<Self, Failure> {
-        Err(absent())
+        Err(Failure::no_object_stores())
     }
 
     pub(crate) fn backend(&self) -> Arc<dyn Backend> {
@@ -55,21 +50,21 @@ impl Volume {
 }
 
 pub(crate) fn find(_: &str, _: bool, _: Option<&Path>) -> Result<(ObjectVolume, Option<PathBuf>), Failure> {
-    Err(absent())
+    Err(Failure::no_object_stores())
 }
 
 pub(crate) fn check_store(_: &str, _: Option<&Path>) -> Vec<StoreFinding> {
-    vec![StoreFinding { name: "object stores".into(), result: Err(absent()) }]
+    vec![StoreFinding { name: "object stores".into(), result: Err(Failure::no_object_stores()) }]
 }
 
 pub(crate) fn mkfs(_: &MkfsArguments) -> Result<(), Failure> {
-    Err(absent())
+    Err(Failure::no_object_stores())
 }
 
 pub(crate) fn fsck(_: &FsckArguments) -> Result<ExitCode, Failure> {
-    Err(absent())
+    Err(Failure::no_object_stores())
 }
 
 pub(crate) fn gc(_: &GcArguments) -> Result<ExitCode, Failure> {
-    Err(absent())
+    Err(Failure::no_object_stores())
 }
